@@ -1,0 +1,1 @@
+"""PEARL: a declarative, policy-driven scheduler of prefill and decode for agentic-RL rollout."""

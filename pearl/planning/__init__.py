@@ -1,0 +1,1 @@
+"""Planning: from a decision to the ordered steps with the fewest changes."""

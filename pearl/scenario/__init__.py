@@ -1,0 +1,1 @@
+"""Scenarios: YAML to cluster, workload, engine profile, transition costs and prices."""

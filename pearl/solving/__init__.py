@@ -1,0 +1,1 @@
+"""Solving: protocol, neutral rows, formulation, lexicographic driver, exact re-check, diagnosis, conformance."""
