@@ -212,6 +212,8 @@ class DecisionProblem:
     borrow: BorrowTerms = BorrowTerms(max_workers=0)
     fixed: Counts | None = None
     """Serving counts by role that the answer must have (`--why 5P3D`); its inactive and borrowed are not read."""
+    excluded: tuple[Counts, ...] = ()
+    """Serving counts by role that the answer must not have (for alternatives); read like `fixed`."""
     group_by_id: Mapping[str, Group] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
