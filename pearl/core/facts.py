@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from typing import assert_never
 
 from pearl.core.cluster import Mode
-from pearl.core.problem import Axis, Group, Linear, Rule, Tier
+from pearl.core.problem import Axis, Change, Group, Linear, Rule, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,17 @@ class BoundHysteresis:
     cooldown_resize: Cooldown = Cooldown()
     when_stay_infeasible: HysteresisSemantics | None = HysteresisSemantics.CHARGE
     """CHARGE, or None: thresholds are dropped when the change is forced."""
+
+    def cooldown(self, kind: Change) -> Cooldown:
+        """The cooldown of one kind of change."""
+        match kind:
+            case Change.MODE:
+                return self.cooldown_mode
+            case Change.RATIO:
+                return self.cooldown_ratio
+            case Change.RESIZE:
+                return self.cooldown_resize
+        assert_never(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
