@@ -1,0 +1,1 @@
+"""Discrete-event simulator: engines, KV memory, rollout, trainer, availability. Pure: seeds are arguments."""

@@ -1,0 +1,75 @@
+"""KV memory of one engine: pinned by running sequences, the rest filled with idle prefixes, evicted LRU.
+
+Counted in tokens; the rounding to blocks of 16 tokens that vLLM does is left out. As in vLLM, the prefix that was used
+least recently loses its tail first, block by block, so that part of it may still be hit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+WATERMARK = 0.01
+"""Share of memory kept free on admission (vLLM's default): without it a preempted sequence comes back at once, and is
+preempted again one step later."""
+
+
+class KvCache:
+    """Invariant: 0 ≤ pinned and pinned + idle ≤ capacity, all in tokens."""
+
+    __slots__ = ("_idle", "capacity_tokens", "idle_tokens", "pinned_tokens")
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.pinned_tokens = 0
+        self.idle_tokens = 0
+        self._idle: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that running sequences may still grow by, at the idle prefixes' cost."""
+        return self.capacity_tokens - self.pinned_tokens
+
+    def admits(self, tokens: int) -> bool:
+        """Whether a sequence of `tokens` may start; an empty engine takes whatever fits at all."""
+        free = self.capacity_tokens - self.pinned_tokens - tokens
+        return free >= self.capacity_tokens * WATERMARK or (self.pinned_tokens == 0 and free >= 0)
+
+    def held(self, key: int) -> int:
+        """Tokens of the idle prefix of `key`."""
+        return self._idle.get(key, 0)
+
+    def claim(self, key: int, tokens: int, *, most: int) -> int:
+        """Pin `tokens` for `key`; returns how many of them its idle prefix already held, at most `most`."""
+        idle = self._idle.pop(key, 0)
+        self.idle_tokens -= idle
+        self.grow(tokens)
+        return min(idle, most)
+
+    def grow(self, tokens: int) -> None:
+        """Pin `tokens` more, evicting idle prefixes from the least recently used one's tail."""
+        self.pinned_tokens += tokens
+        excess = self.pinned_tokens + self.idle_tokens - self.capacity_tokens
+        while excess > 0:
+            key, idle = next(iter(self._idle.items()))
+            taken = min(idle, excess)
+            if taken == idle:
+                del self._idle[key]
+            else:
+                self._idle[key] = idle - taken
+            self.idle_tokens -= taken
+            excess -= taken
+
+    def park(self, key: int, tokens: int) -> None:
+        """Unpin the `tokens` of `key` and keep them as the most recently used idle prefix."""
+        self.pinned_tokens -= tokens
+        self.idle_tokens += tokens - self._idle.pop(key, 0)
+        self._idle[key] = tokens
+
+    def drop(self, tokens: int) -> None:
+        """Unpin `tokens` and forget them."""
+        self.pinned_tokens -= tokens
+
+    def forget_idle(self) -> None:
+        """Drop every idle prefix, as after a weight update."""
+        self._idle.clear()
+        self.idle_tokens = 0

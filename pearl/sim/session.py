@@ -1,0 +1,64 @@
+"""A trajectory under way: where it stands, and what the engine that serves it still has to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pearl.sim.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from pearl.sim.engine import Engine
+
+
+class Session:
+    """Mutable state of one trajectory.
+
+    `context_tokens` are known: prompts, observations and output so far. While the session decodes, its last token has
+    no KV yet, so its KV holds one less; while an engine decodes it, both counts are those at `joined_step`.
+    """
+
+    __slots__ = (
+        "context_tokens",
+        "decode_home",
+        "home",
+        "index",
+        "joined_step",
+        "prefilled_tokens",
+        "recomputing",
+        "remaining_tokens",
+        "source",
+        "trajectory",
+        "turn",
+    )
+
+    def __init__(self, index: int, trajectory: Trajectory) -> None:
+        self.index = index
+        self.trajectory = trajectory
+        self.turn = -1
+        """Index of the current turn; -1 before the first."""
+        self.context_tokens = 0
+        self.remaining_tokens = 0
+        """Output tokens left in this turn."""
+        self.prefilled_tokens = 0
+        """Of the context, those whose KV is there: hit or computed."""
+        self.recomputing = False
+        """Whether this prefill repeats work that was lost."""
+        self.joined_step = 0
+        self.home: Engine | None = None
+        """Engine that prefills this session's turns (colocated: serves them), under session affinity."""
+        self.decode_home: Engine | None = None
+        self.source: Engine | None = None
+        """Prefill engine that holds the KV which a decode engine is to pull."""
+
+    def begin_turn(self) -> None:
+        """Append the next turn's prompt."""
+        self.turn += 1
+        turn = self.trajectory[self.turn]
+        self.context_tokens += turn.new_prompt_tokens
+        self.remaining_tokens = turn.output_tokens
+        self.recomputing = False
+
+    @property
+    def last_turn(self) -> bool:
+        """Whether no turn follows."""
+        return self.turn == len(self.trajectory) - 1

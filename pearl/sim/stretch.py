@@ -1,0 +1,46 @@
+"""Decode steps in one go: contexts grow by one token a step, so that step times form an arithmetic series."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pearl.core.engine import DecodeCost
+
+
+@dataclass(slots=True, kw_only=True)
+class Stretch:
+    """A run of decode steps of an unchanging batch: step i (from 0) takes `first_s` + i·`slope_s` seconds."""
+
+    first_s: float
+    slope_s: float
+
+    @classmethod
+    def of(cls, cost: DecodeCost, batch: int, context_tokens: int) -> Stretch:
+        """Steps of `batch` sequences whose contexts sum to `context_tokens` in the first of them."""
+        return cls(first_s=cost.seconds(batch, context_tokens), slope_s=cost.c2_s * batch)
+
+    def seconds(self, steps: int) -> float:
+        """Time of the first `steps` steps."""
+        return steps * self.first_s + self.slope_s * (steps * (steps - 1) / 2)
+
+    def steps_within(self, elapsed_s: float) -> int:
+        """Whole steps that are over by `elapsed_s`: the largest k with seconds(k) ≤ elapsed_s."""
+        steps = int(self._root(elapsed_s))
+        while self.seconds(steps) > elapsed_s:
+            steps -= 1
+        while self.seconds(steps + 1) <= elapsed_s:
+            steps += 1
+        return steps
+
+    def steps_until(self, elapsed_s: float) -> int:
+        """Steps until the first step boundary at or after `elapsed_s`: the smallest k with seconds(k) ≥ elapsed_s."""
+        steps = self.steps_within(elapsed_s)
+        return steps if self.seconds(steps) >= elapsed_s else steps + 1
+
+    def _root(self, elapsed_s: float) -> float:
+        if self.slope_s <= 0.0:
+            return elapsed_s / self.first_s
+        half = self.slope_s / 2
+        linear = self.first_s - half
+        return (math.sqrt(linear * linear + 4 * half * elapsed_s) - linear) / (2 * half)

@@ -1,0 +1,57 @@
+"""Trajectories drawn from a workload profile, before any configuration is known: common random numbers for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from pearl.core.distribution import Distribution
+from pearl.core.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn: tokens appended to the context, tokens generated, then seconds in the environment."""
+
+    new_prompt_tokens: int
+    output_tokens: int
+    environment_s: float
+
+
+Trajectory = tuple[Turn, ...]
+
+
+def sample(workload: Workload, rng: Random) -> tuple[Trajectory, ...]:
+    """The batch's trajectories by inverse CDF; a larger batch from the same seed begins with the same trajectories."""
+    return tuple(sample_one(workload, rng) for _ in range(workload.trajectories))
+
+
+def sample_one(workload: Workload, rng: Random) -> Trajectory:
+    """One trajectory; it ends after its drawn turns, or where its context reaches `max_context_tokens`."""
+    turns: list[Turn] = []
+    context = 0
+    for index in range(_count(workload.turns, rng)):
+        prompt = _count(workload.new_prompt_tokens if index else workload.first_prompt_tokens, rng)
+        output = _count(workload.output_tokens, rng)
+        environment_s = max(0.0, _draw(workload.environment_s, rng))
+        if not index:
+            prompt = max(1, min(prompt, workload.max_context_tokens - 1))
+        output = min(output, workload.max_context_tokens - context - prompt)
+        if output < 1 and index:
+            break
+        turns.append(Turn(new_prompt_tokens=prompt, output_tokens=max(output, 1), environment_s=environment_s))
+        context += prompt + output
+    return tuple(turns)
+
+
+def context_tokens(trajectory: Trajectory) -> int:
+    """Context at the trajectory's end."""
+    return sum(turn.new_prompt_tokens + turn.output_tokens for turn in trajectory)
+
+
+def _draw(distribution: Distribution, rng: Random) -> float:
+    return distribution.quantile(rng.random() or 0.5)
+
+
+def _count(distribution: Distribution, rng: Random) -> int:
+    return max(1, int(_draw(distribution, rng) + 0.5))
