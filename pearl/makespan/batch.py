@@ -1,0 +1,77 @@
+"""Means of a batch of trajectories, truncation included, and the unloaded times of its mean turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pearl.core.engine import EngineProfile
+from pearl.core.workload import Workload
+from pearl.makespan.sample import Sample, representative_trajectories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProfile:
+    """Means of a batch, truncation by context included. Per-turn means are over all turns of all trajectories."""
+
+    trajectories: int
+    turns: float
+    """Expected turns of a trajectory."""
+    new_tokens: float
+    """Uncached prompt tokens of a turn when its whole earlier context is cached, p."""
+    output_tokens: float
+    """Output tokens of a turn, o."""
+    environment_s: float
+    """Environment seconds of a turn, e; a trajectory's last turn has none."""
+    cached_tokens: float
+    """Context before a turn's new tokens, c."""
+    running_tokens: float
+    """KV tokens of a sequence while it decodes, averaged over its decoding life, K_seq."""
+    final_tokens: float
+    """Context at a trajectory's end."""
+
+    @property
+    def prompt_tokens_total(self) -> float:
+        """New prompt tokens of the whole batch."""
+        return self.trajectories * self.turns * self.new_tokens
+
+    @property
+    def output_tokens_total(self) -> float:
+        """Output tokens of the whole batch."""
+        return self.trajectories * self.turns * self.output_tokens
+
+
+def batch_profile(workload: Workload) -> BatchProfile:
+    """Means of `workload`, from its representative trajectories."""
+    return profile_of(representative_trajectories(workload), workload.trajectories)
+
+
+def profile_of(sample: Sample, trajectories: int) -> BatchProfile:
+    """Means of a sample, for a batch of `trajectories`."""
+    turns = float(sample.turns.sum())
+    prompt = sample.context_tokens + sample.new_tokens
+    outputs = float(sample.output_tokens.sum())
+    # A sequence that decodes o tokens after a prompt of n holds n + o/2 on average, for a time proportional to o.
+    held = float(np.vdot(sample.output_tokens, prompt + sample.output_tokens / 2))
+    context = float(sample.context_tokens.sum()) / turns
+    return BatchProfile(
+        trajectories=trajectories,
+        turns=turns / sample.turns.size,
+        new_tokens=float(sample.new_tokens.sum()) / turns,
+        output_tokens=outputs / turns,
+        environment_s=float(sample.environment_s.sum()) / turns,
+        cached_tokens=context,
+        running_tokens=held / outputs if outputs else float(prompt.sum()) / turns,
+        final_tokens=float((sample.new_tokens + sample.output_tokens).sum()) / sample.turns.size,
+    )
+
+
+def unloaded_prefill_s(profile: BatchProfile, engine: EngineProfile) -> float:
+    """Seconds to prefill a mean turn's new tokens after its mean cached context, alone on a worker."""
+    return engine.prefill.seconds(profile.new_tokens, profile.cached_tokens)
+
+
+def transfer_s(profile: BatchProfile, engine: EngineProfile) -> float:
+    """Seconds to hand a mean turn's KV cache to a decode worker."""
+    return engine.transfer.seconds(profile.cached_tokens + profile.new_tokens)
