@@ -1,0 +1,283 @@
+"""The PD Decision Engine: pose, solve, gate; one pure function from a situation to a decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pearl.core.cluster import Role, Status, Zone
+from pearl.core.decision import Outcome, Reason, ReasonCode
+from pearl.core.facts import HysteresisSemantics, OnLimit
+from pearl.core.problem import (
+    UNREACHABLE_MS,
+    Assignment,
+    BorrowTerms,
+    DecisionProblem,
+)
+from pearl.core.situation import Situation
+from pearl.core.workload import Workload
+from pearl.deciding.gates import borrow_gate_ms, hurdle, in_cooldown, threshold_ms
+from pearl.deciding.posing import Posed, pose
+from pearl.makespan.protocol import Predictor
+from pearl.policy.model import Policy
+from pearl.solving.driver import solve_problem
+from pearl.solving.evaluate import Evaluation, evaluate
+from pearl.solving.protocol import Limits, Solution, Solver, SolveStatus
+
+NO_BORROW = BorrowTerms(max_workers=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A decision in full: what was posed and answered, what is to be carried out, and why.
+
+    `assignment` is what the plan carries out; for every outcome but a switch it is to stay. `rejected` is the best
+    configuration that a gate turned down, where one did.
+    """
+
+    posed: Posed
+    problem: DecisionProblem
+    solution: Solution
+    outcome: Outcome
+    assignment: Assignment
+    reasons: tuple[Reason, ...]
+    forced_by: tuple[str, ...] = ()
+    rejected: Evaluation | None = None
+
+    @property
+    def chosen(self) -> Evaluation:
+        """The assignment, judged by the problem without its gates."""
+        return evaluate(replace(self.problem, hurdle=None, fixed=None, excluded=()), self.assignment)
+
+
+def decide(
+    situation: Situation,
+    workload: Workload,
+    policy: Policy,
+    *,
+    predictor: Predictor,
+    solver: Solver,
+    time_limit_s: float | None = None,
+    seed: int | None = None,
+) -> Verdict:
+    """Decide; the limits given override the policy's. Raises PolicyError where the policy does not fit the situation."""
+    posed = pose(situation, workload, policy, predictor)
+    choice = posed.bound.solver
+    limits = Limits(time_s=time_limit_s or choice.time_limit_s, seed=choice.seed if seed is None else seed)
+    borrow, notes = _borrow_terms(posed, solver, limits)
+    forced_by = stay_faults(posed, borrow)
+    problem = gated_problem(posed, borrow, forced=bool(forced_by))
+    solution = solve_problem(problem, solver, limits=limits)
+    verdict = _verdict(posed, problem, solution, forced_by=forced_by)
+    verdict = _after_gates(verdict, solver, limits)
+    return replace(verdict, reasons=(*_mandatory(posed), *verdict.reasons, *_borrow_reasons(verdict, notes)))
+
+
+def gated_problem(posed: Posed, borrow: BorrowTerms, *, forced: bool) -> DecisionProblem:
+    """The problem with the policy's hysteresis on it."""
+    gate = hurdle(posed.bound.hysteresis, stay_ms=posed.stay_ms, changes=posed.situation.changes, forced=forced)
+    return posed.problem(borrow=borrow, hurdle=gate)
+
+
+def stay_faults(posed: Posed, borrow: BorrowTerms) -> tuple[str, ...]:
+    """Names of what staying breaks; empty where the survivors may stay as they are."""
+    stay = evaluate(posed.problem(borrow=borrow), posed.stay)
+    return tuple(sorted({str(name) for name, _ in stay.broken}))
+
+
+def _borrow_terms(posed: Posed, solver: Solver, limits: Limits) -> tuple[BorrowTerms, tuple[Reason, ...]]:
+    """Terms of borrowing, from the optimum without it; and what there is to say about them."""
+    rules = posed.bound.borrow
+    if not posed.lendable:
+        return NO_BORROW, ()
+    if posed.borrow_limit == 0:
+        code = ReasonCode.BORROW_STALE if rules.stale else ReasonCode.BORROW_DISABLED
+        return NO_BORROW, (Reason(code=code, text=rules.stale or "the policy does not borrow now"),)
+    open_terms = BorrowTerms(max_workers=posed.borrow_limit)
+    if not rules.gated:
+        return open_terms, ()
+    base = _base_solution(posed, solver, limits)
+    if base.makespan_ms is None:
+        return open_terms, ()
+    cost_s = rules.min_saving_s
+    if _borrowing(posed.stay, posed):
+        cost_s = max(0.0, cost_s - posed.situation.costs.borrow_s)
+    window_ms = UNREACHABLE_MS if rules.window_s is None else round(rules.window_s * 1000)
+    gate_ms = borrow_gate_ms(base_ms=base.makespan_ms, window_ms=window_ms, cost_ms=round(cost_s * 1000))
+    data = {"base_s": base.makespan_ms / 1000, "gate_s": gate_ms / 1000, "min_saving_s": cost_s}
+    if rules.window_s is not None:
+        data["window_s"] = rules.window_s
+    text = f"borrowing must bring the makespan to {gate_ms / 1000:.1f} s; {base.makespan_ms / 1000:.1f} s without it"
+    note = Reason(code=ReasonCode.BORROW_GATE, text=text, data=data)
+    if gate_ms <= 0:
+        return NO_BORROW, (note,)
+    return BorrowTerms(max_workers=posed.borrow_limit, gate_ms=gate_ms), (note,)
+
+
+def _base_solution(posed: Posed, solver: Solver, limits: Limits) -> Solution:
+    """The optimum without overlap workers; hysteresis applies to it as long as staying does not borrow."""
+    if _borrowing(posed.stay, posed):
+        return solve_problem(posed.problem(borrow=NO_BORROW), solver, limits=limits)
+    forced = bool(stay_faults(posed, NO_BORROW))
+    return solve_problem(gated_problem(posed, NO_BORROW, forced=forced), solver, limits=limits)
+
+
+def _borrowing(assignment: Assignment, posed: Posed) -> int:
+    zones = {g.group.id: g.group.zone for g in posed.groups}
+    return sum(n for (group, role), n in assignment.items() if role is not Role.INACTIVE and zones[group] is Zone.OVERLAP)
+
+
+def _verdict(
+    posed: Posed, problem: DecisionProblem, solution: Solution, *, forced_by: tuple[str, ...]
+) -> Verdict:
+    """Read a solution: keep, switch, infeasible or limit."""
+
+    def made(outcome: Outcome, *reasons: Reason, assignment: Assignment = posed.stay) -> Verdict:
+        return Verdict(
+            posed=posed,
+            problem=problem,
+            solution=solution,
+            outcome=outcome,
+            assignment=assignment,
+            reasons=reasons,
+            forced_by=forced_by,
+        )
+
+    moving = sum(w.status is Status.TRANSITIONING for w in posed.situation.state.workers)
+    if solution.status is SolveStatus.INFEASIBLE and moving:
+        text = f"nothing else is possible while {moving} worker(s) are in transition; to be decided again then"
+        return made(Outcome.KEEP, Reason(code=ReasonCode.IN_TRANSITION, text=text, data={"workers": moving}))
+    if solution.status is SolveStatus.INFEASIBLE:
+        text = "no configuration of these workers meets the policy's hard rules"
+        return made(Outcome.INFEASIBLE, Reason(code=ReasonCode.INFEASIBLE, text=text))
+    proved = solution.status is SolveStatus.OPTIMAL
+    if solution.assignment is None or (not proved and posed.bound.solver.on_limit is not OnLimit.BEST_SO_FAR):
+        text = f"the solver's time limit passed ({solution.detail or solution.status.value}); nothing is changed"
+        return made(Outcome.LIMIT, Reason(code=ReasonCode.LIMIT_KEEP, text=text))
+    reasons = [] if proved else [_best_so_far(solution)]
+    if solution.assignment == posed.stay:
+        return made(Outcome.KEEP, *reasons)
+    return made(Outcome.SWITCH, *reasons, assignment=solution.assignment)
+
+
+def _best_so_far(solution: Solution) -> Reason:
+    text = "the time limit passed; this is the best configuration found, not proved best"
+    return Reason(code=ReasonCode.LIMIT_BEST_SO_FAR, text=text, data={} if solution.bound is None else {"bound": solution.bound})
+
+
+def _after_gates(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
+    """Apply what no row can say (veto, calibration), and name what a gate turned down."""
+    if verdict.outcome is Outcome.SWITCH:
+        return _veto(_calibrated(_switch_reasons(verdict)))
+    if verdict.outcome is Outcome.KEEP:
+        return _keep_reasons(verdict, solver, limits)
+    return verdict
+
+
+def _switch_reasons(verdict: Verdict) -> Verdict:
+    chosen, stay_ms = verdict.chosen, verdict.posed.stay_ms
+    if verdict.forced_by:
+        text = f"staying breaks {', '.join(verdict.forced_by)}"
+        return _add(verdict, Reason(code=ReasonCode.FORCED, text=text))
+    gain_s = (stay_ms - chosen.makespan_ms) / 1000
+    text = f"{chosen.counts.label()} is best: {gain_s:.1f} s off the {stay_ms / 1000:.1f} s of staying"
+    if gain_s <= 0:
+        text = f"{chosen.counts.label()} is best by the policy's tiers: {-gain_s:.1f} s on top of {stay_ms / 1000:.1f} s"
+    return _add(verdict, Reason(code=ReasonCode.BEST, text=text, data={"gain_s": gain_s}))
+
+
+def _veto(verdict: Verdict) -> Verdict:
+    rules = verdict.posed.bound.hysteresis
+    if verdict.outcome is not Outcome.SWITCH or verdict.forced_by or rules.semantics is not HysteresisSemantics.VETO:
+        return verdict
+    chosen = verdict.chosen
+    cooling = sorted(
+        kind.value
+        for kind in chosen.changes
+        if in_cooldown(rules.cooldown(kind), verdict.posed.situation.changes.get(kind))
+    )
+    if cooling:
+        return _turned_down(verdict, ReasonCode.COOLDOWN, f"a {' and '.join(cooling)} change is in its cooldown")
+    need_ms = threshold_ms(rules, chosen.changes)
+    gain_ms = verdict.posed.stay_ms - chosen.makespan_ms
+    if chosen.changes and gain_ms < need_ms:
+        text = f"it gains {gain_ms / 1000:.1f} s, and {need_ms / 1000:.1f} s are asked for"
+        return _turned_down(verdict, ReasonCode.HYSTERESIS, text)
+    return verdict
+
+
+def _calibrated(verdict: Verdict) -> Verdict:
+    """No optional change while predictions miss by more than the change would gain."""
+    error = verdict.posed.situation.calibration_error
+    if verdict.outcome is not Outcome.SWITCH or verdict.forced_by or error is None:
+        return verdict
+    stay_ms = verdict.posed.stay_ms
+    margin = (stay_ms - verdict.chosen.makespan_ms) / stay_ms
+    if margin >= error:
+        return verdict
+    text = f"predictions miss measurement by {error:.1%}, more than the {margin:.1%} to be gained"
+    return _turned_down(verdict, ReasonCode.CALIBRATION, text)
+
+
+def _turned_down(verdict: Verdict, code: ReasonCode, why: str) -> Verdict:
+    """The same verdict as a keep, with what was turned down."""
+    rejected = verdict.chosen
+    reason = Reason(
+        code=code,
+        text=f"{rejected.counts.label()} turned down: {why}",
+        data={"rejected": rejected.counts.label(), "rejected_s": rejected.makespan_ms / 1000},
+    )
+    return replace(
+        verdict, outcome=Outcome.KEEP, assignment=verdict.posed.stay, reasons=(reason,), rejected=rejected
+    )
+
+
+def _keep_reasons(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
+    """Why nothing changes: nothing is better, or the hurdle turned the better one down."""
+    if verdict.problem.hurdle is not None:
+        free = solve_problem(replace(verdict.problem, hurdle=None), solver, limits=limits)
+        if free.assignment is not None and free.assignment != verdict.assignment:
+            return _hurdle_kept(verdict, free.assignment)
+    label = verdict.posed.stay_counts.label()
+    return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text=f"nothing is better than {label} by the policy's tiers"))
+
+
+def _hurdle_kept(verdict: Verdict, better: Assignment) -> Verdict:
+    hurdle_ = verdict.problem.hurdle
+    other = replace(verdict, assignment=better)
+    cooling = sorted(kind.value for kind in other.chosen.changes if hurdle_ and kind in hurdle_.forbidden)
+    if cooling:
+        return _turned_down(other, ReasonCode.COOLDOWN, f"a {' and '.join(cooling)} change is in its cooldown")
+    gain_ms = verdict.posed.stay_ms - other.chosen.makespan_ms
+    need_ms = threshold_ms(verdict.posed.bound.hysteresis, other.chosen.changes)
+    text = f"it gains {gain_ms / 1000:.1f} s, and {need_ms / 1000:.1f} s are asked for"
+    return _turned_down(other, ReasonCode.HYSTERESIS, text)
+
+
+def _mandatory(posed: Posed) -> tuple[Reason, ...]:
+    """Workers that leave whatever is decided."""
+    leaving = [w for w in posed.situation.state.workers if w.must_leave and w.role is not Role.INACTIVE]
+    returns = sum(w.zone is Zone.OVERLAP for w in leaving)
+    reclaimed = len(leaving) - returns
+    reasons = []
+    if returns:
+        text = f"{returns} borrowed worker(s) go back to training"
+        reasons.append(Reason(code=ReasonCode.MANDATORY_RETURN, text=text, data={"workers": returns}))
+    if reclaimed:
+        text = f"{reclaimed} worker(s) are being reclaimed"
+        reasons.append(Reason(code=ReasonCode.RECLAIMED, text=text, data={"workers": reclaimed}))
+    return tuple(reasons)
+
+
+def _borrow_reasons(verdict: Verdict, notes: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    borrowed = _borrowing(verdict.assignment, verdict.posed)
+    if not borrowed:
+        return notes
+    data = dict(notes[0].data) if notes else {}
+    data["workers"] = borrowed
+    detail = f"; {notes[0].text}" if notes else ""
+    text = f"{borrowed} overlap worker(s) serve{detail}"
+    return (Reason(code=ReasonCode.BORROW_GAIN, text=text, data=data),)
+
+
+def _add(verdict: Verdict, reason: Reason) -> Verdict:
+    return replace(verdict, reasons=(*verdict.reasons, reason))
