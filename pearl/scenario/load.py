@@ -1,0 +1,181 @@
+"""Scenario files become facts: YAML, then schema, then what only several parts together can say."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from pearl.core.cluster import ClusterState
+from pearl.core.distribution import Distribution, Family
+from pearl.core.engine import EngineProfile
+from pearl.core.event import Event
+from pearl.core.facts import ForecastSamples
+from pearl.core.workload import Workload
+from pearl.documents import Document, PathKey, nearest, parse_document, read_document, validate
+from pearl.errors import Fault, ScenarioError
+from pearl.scenario.cluster import build_cluster
+from pearl.scenario.engines import is_path, load_profile
+from pearl.scenario.event import resolve_event
+from pearl.scenario.model import Scenario
+from pearl.scenario.schema import ScenarioDocument, ScenarioSpec, WorkloadSpec
+
+SHIPPED = Path(__file__).parent.parent / "scenarios"
+"""Folder of the scenarios that come with PEARL."""
+MAX_TURNS = 10_000
+"""Bound on a trajectory's turns: no agent takes more, and predictors may walk through them."""
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Files of the scenarios that come with PEARL, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def load_scenario(path: Path | str) -> Scenario:
+    """The scenario in a file, or a shipped one by name; raises ScenarioError with every fault found."""
+    return build_scenario(read_document(_locate(path), error=ScenarioError))
+
+
+def parse_scenario(text: str, *, file: str) -> Scenario:
+    """The scenario in a text that came from `file`; raises ScenarioError with every fault found."""
+    return build_scenario(parse_document(text, file=file, error=ScenarioError))
+
+
+def build_scenario(document: Document) -> Scenario:
+    """The scenario that a document says; raises ScenarioError with every fault found."""
+    parsed = validate(ScenarioDocument, document, error=ScenarioError)
+    return _Assembly(parsed, document).scenario()
+
+
+def _locate(path: Path | str) -> Path:
+    if isinstance(path, Path) or is_path(path) or Path(path).is_file():
+        return Path(path)
+    known = shipped_scenarios()
+    if path not in known:
+        hint = nearest(path, known) or "give the path of a scenario file"
+        raise ScenarioError(Fault(message=f"no scenario {path!r}: neither a file nor a shipped one", hint=hint))
+    return known[path]
+
+
+class _Assembly:
+    """Builds the facts of one document, collecting faults."""
+
+    def __init__(self, parsed: ScenarioDocument, document: Document) -> None:
+        self._parsed = parsed
+        self._spec: ScenarioSpec = parsed.spec
+        self._document = document
+        self._faults: list[Fault] = []
+
+    def scenario(self) -> Scenario:
+        """The scenario; raises ScenarioError with every fault of its parts and of how they fit together."""
+        engine = self._engine()
+        state, faults = build_cluster(self._spec.cluster, self._document, gpu=engine.gpu if engine else "")
+        self._faults += faults
+        event = None if faults else self._event(state)
+        workload = self._workload(self._spec.workload)
+        if engine:
+            self._check_fit(engine)
+        if self._faults or engine is None:
+            raise ScenarioError(sorted(self._faults, key=lambda f: (f.span.line, f.span.column) if f.span else (0, 0)))
+        spec = self._spec
+        return Scenario(
+            name=self._parsed.metadata.name,
+            file=self._document.file,
+            sha256=hashlib.sha256(self._document.text.encode()).hexdigest(),
+            state=state,
+            workload=workload,
+            engine=engine,
+            costs=spec.costs.build(),
+            prices=dict(spec.prices),
+            power_w=dict(spec.power),
+            job_priority=spec.job_priority,
+            overlap_window_s=spec.overlap_window,
+            policy=spec.policy,
+            event=event,
+            forecasts={
+                source: ForecastSamples(values=part.values, age_s=part.age) for source, part in spec.forecasts.items()
+            },
+            seed=spec.seed,
+            simulation=dict(spec.simulation),
+            description=self._parsed.metadata.description,
+        )
+
+    def _fault(self, path: PathKey, message: str, *, expected: str | None = None, hint: str | None = None) -> None:
+        span = self._document.span(("spec", *path))
+        self._faults.append(Fault(message=message, span=span, expected=expected, hint=hint))
+
+    def _engine(self) -> EngineProfile | None:
+        spec = self._spec.engine
+        name = f"{self._parsed.metadata.name}-engine"
+        if spec.profile is None:
+            return spec.build(name=name)
+        try:
+            base = load_profile(spec.profile, relative_to=Path(self._document.file).parent)
+        except ScenarioError as e:
+            for fault in e.faults:
+                place = "" if fault.span is None else f"{fault.span}: "
+                path = ("engine", "profile") if isinstance(self._raw("engine"), dict) else ("engine",)
+                self._fault(path, f"{place}{fault.message}", expected=fault.expected, hint=fault.hint)
+            return None
+        return spec.build(name=name, base=base)
+
+    def _raw(self, key: str) -> object:
+        return self._document.data["spec"][key]
+
+    def _event(self, state: ClusterState) -> Event | None:
+        if self._spec.event is None:
+            return None
+        try:
+            return resolve_event(self._spec.event, state)
+        except ValueError as e:
+            self._fault(("event",), f"event: {e}")
+            return None
+
+    def _workload(self, spec: WorkloadSpec) -> Workload:
+        workload = Workload(
+            trajectories=spec.trajectories,
+            turns=spec.turns.build(at_least=1.0),
+            first_prompt_tokens=spec.first_prompt_tokens.build(),
+            new_prompt_tokens=spec.new_prompt_tokens.build(),
+            output_tokens=spec.output_tokens.build(),
+            environment_s=spec.environment.build(),
+            max_context_tokens=spec.max_context_tokens,
+            routing=spec.routing,
+            training=spec.training,
+            max_staleness=spec.max_staleness,
+        )
+        self._check_workload(workload)
+        return workload
+
+    def _check_workload(self, workload: Workload) -> None:
+        limit = workload.max_context_tokens
+        if _largest(workload.turns) > MAX_TURNS:
+            self._fault(("workload", "turns"), "too many turns", expected=f"at most {MAX_TURNS}")
+        if any(value < 1 for value in self._spec.workload.turns.given()):
+            self._fault(("workload", "turns"), "a trajectory takes at least one turn", expected="no value below 1")
+        if workload.first_prompt_tokens.expected <= 0:
+            self._fault(("workload", "first_prompt_tokens"), "a first prompt has tokens", expected="a mean above 0")
+        if workload.output_tokens.expected <= 0:
+            self._fault(("workload", "output_tokens"), "a turn generates tokens", expected="a mean above 0")
+        if workload.first_prompt_tokens.expected >= limit:
+            message = f"a first prompt of {workload.first_prompt_tokens.expected:.0f} tokens fills the context"
+            self._fault(("workload", "first_prompt_tokens"), message, expected=f"less than max_context_tokens {limit}")
+
+    def _check_fit(self, engine: EngineProfile) -> None:
+        """Step times hold only for the GPU and the tensor-parallel size that they were measured at."""
+        cluster = self._spec.cluster
+        if cluster.gpu is not None and cluster.gpu.lower() != engine.gpu.lower():
+            message = f"the cluster has {cluster.gpu} GPUs, and engine {engine.name!r} is for {engine.gpu}"
+            self._fault(("cluster", "gpu"), message, expected=engine.gpu)
+        if cluster.tensor_parallel != engine.tensor_parallel:
+            message = (
+                f"tensor_parallel {cluster.tensor_parallel}, and engine {engine.name!r} has {engine.tensor_parallel}"
+            )
+            hint = "step times of one tensor-parallel size say nothing of another; give the engine's in full"
+            self._fault(("cluster", "tensor_parallel"), message, expected=str(engine.tensor_parallel), hint=hint)
+
+
+def _largest(distribution: Distribution) -> float:
+    """The largest value but for a share of 1e-6."""
+    if distribution.family is Family.EMPIRICAL:
+        return max(min(max(v, distribution.low), distribution.high) for v in distribution.values)
+    return distribution.quantile(1 - 1e-6)
