@@ -17,7 +17,7 @@ class Stretch:
 
     @classmethod
     def of(cls, cost: DecodeCost, batch: int, context_tokens: int) -> Stretch:
-        """Steps of `batch` sequences whose contexts sum to `context_tokens` in the first of them."""
+        """Steps of `batch` sequences whose contexts, at least a token each, sum to `context_tokens` in the first."""
         return cls(first_s=cost.seconds(batch, context_tokens), slope_s=cost.c2_s * batch)
 
     def seconds(self, steps: int) -> float:
@@ -39,8 +39,7 @@ class Stretch:
         return steps if self.seconds(steps) >= elapsed_s else steps + 1
 
     def _root(self, elapsed_s: float) -> float:
-        if self.slope_s <= 0.0:
-            return elapsed_s / self.first_s
+        """Positive root of half·k² + linear·k = elapsed, in the form that stays exact as the slope goes to 0."""
         half = self.slope_s / 2
         linear = self.first_s - half
-        return (math.sqrt(linear * linear + 4 * half * elapsed_s) - linear) / (2 * half)
+        return 2 * elapsed_s / (linear + math.sqrt(linear * linear + 4 * half * elapsed_s))
