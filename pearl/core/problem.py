@@ -178,13 +178,13 @@ class Hurdle:
     """Hysteresis: a change of each kind must bring the makespan below `stay_ms` by its threshold, thresholds adding up.
 
     As a gate the hurdle is a row; as a charge the thresholds are added to the first tier. `forbidden` kinds are in
-    their cooldown.
+    their cooldown. With `resize_ms` None a pure resize is not gated, and a resize adds nothing to other thresholds.
     """
 
     stay_ms: int
     mode_ms: int = 0
     ratio_ms: int = 0
-    resize_ms: int = 0
+    resize_ms: int | None = None
     gate: bool = True
     charge: bool = False
     forbidden: frozenset[Change] = frozenset()
