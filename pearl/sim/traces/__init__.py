@@ -1,0 +1,1 @@
+"""Recorded and generated traces: which GPUs are there when, and what agents ask turn by turn."""
