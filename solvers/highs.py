@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 from pearl.errors import SolverError
-from pearl.solving.backend import importing, integer_point, reduced, require_doubles, settled
+from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
 
@@ -54,9 +54,9 @@ class Highs:
             raise SolverError(f"solver {self.id!r} failed: {detail}")
         if status not in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
             return Answer(status=status, detail=detail)
-        point = integer_point(self.id, model, list(engine.getSolution().col_value))
+        values = list(engine.getSolution().col_value)
         bound = info.mip_dual_bound + objective.constant
-        return Answer(status=status, point=point, bound=bound, detail=detail)
+        return answered(self.id, model, objective, status=status, values=values, bound=bound, detail=detail)
 
 
 def _configure(engine: Any, limits: Limits) -> None:

@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from pearl.errors import SolverError
-from pearl.solving.backend import importing, integer_point, reduced, require_doubles, settled
+from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
 
@@ -59,19 +59,19 @@ class MathOpt:
         except (AttributeError, RuntimeError, ValueError) as error:
             # MathOpt's own error path fails with AttributeError for some statuses (or-tools#4606).
             raise SolverError(f"solver {self.id!r} failed: {_root(error)}") from error
-        return self._answer(mathopt, result, variables, model)
+        return self._answer(mathopt, result, variables, model, objective)
 
-    def _answer(self, mathopt: Any, result: Any, variables: list[Any], model: Model) -> Answer:
+    def _answer(self, mathopt: Any, result: Any, variables: list[Any], model: Model, objective: Objective) -> Answer:
         reason, detail = result.termination.reason, _detail(result.termination)
         status = _status(mathopt.TerminationReason, reason)
         if status is None:
             raise SolverError(f"solver {self.id!r} failed: {detail}")
         if status not in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
             return Answer(status=status, detail=detail)
-        values = result.variable_values()
-        point = integer_point(self.id, model, [values[variable] for variable in variables])
+        found = result.variable_values()
+        values = [found[variable] for variable in variables]
         bound = result.termination.objective_bounds.dual_bound
-        return Answer(status=status, point=point, bound=bound if math.isfinite(bound) else None, detail=detail)
+        return answered(self.id, model, objective, status=status, values=values, bound=bound, detail=detail)
 
 
 def _build(mathopt: Any, model: Model, objective: Objective) -> tuple[Any, list[Any]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from pearl.errors import SolverError, SolverUnavailableError, UnknownSolverError
-from pearl.solving.backend import importing, integer_point, reduced, require_doubles, settled
+from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
 
@@ -84,9 +83,9 @@ class Pyomo:
             outcome = engine.solve(concrete)
         except Exception as error:
             raise SolverError(f"solver {self.id!r} failed: {type(error).__name__}: {error}") from error
-        return self._answer(results, outcome, concrete, model)
+        return self._answer(results, outcome, concrete, model, objective)
 
-    def _answer(self, results: Any, outcome: Any, concrete: Any, model: Model) -> Answer:
+    def _answer(self, results: Any, outcome: Any, concrete: Any, model: Model, objective: Objective) -> Answer:
         detail = outcome.termination_condition.name
         found = outcome.solution_status in (results.SolutionStatus.optimal, results.SolutionStatus.feasible)
         status = _status(results.TerminationCondition, outcome.termination_condition, found=found)
@@ -98,12 +97,7 @@ class Pyomo:
         # Pyomo leaves a variable that no row or objective holds without a value: any will do.
         values = [v.low if (known := concrete.x[i].value) is None else known for i, v in enumerate(model.variables)]
         bound = outcome.objective_bound
-        return Answer(
-            status=status,
-            point=integer_point(self.id, model, values),
-            bound=bound if bound is not None and math.isfinite(bound) else None,
-            detail=detail,
-        )
+        return answered(self.id, model, objective, status=status, values=values, bound=bound, detail=detail)
 
 
 def _configure(engine: Any, options: Engine, limits: Limits) -> None:

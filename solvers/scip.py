@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 from pearl.errors import SolverError
-from pearl.solving.backend import importing, integer_point, reduced, require_doubles, settled
+from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
 
@@ -67,8 +67,10 @@ class Scip:
         if status not in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
             return Answer(status=status, detail=detail)
         best = engine.getBestSol()
-        point = integer_point(self.id, model, [engine.getSolVal(best, variable) for variable in variables])
-        return Answer(status=status, point=point, bound=engine.getDualbound() + objective.constant, detail=detail)
+        values = [engine.getSolVal(best, variable) for variable in variables]
+        proved = engine.getDualbound()
+        bound = None if engine.isInfinity(abs(proved)) else proved + objective.constant
+        return answered(self.id, model, objective, status=status, values=values, bound=bound, detail=detail)
 
 
 def _configure(engine: Any, limits: Limits) -> None:

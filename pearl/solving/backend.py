@@ -81,6 +81,35 @@ def integer_point(solver_id: str, model: Model, values: Sequence[float]) -> Poin
     return point
 
 
+def answered(
+    solver_id: str,
+    model: Model,
+    objective: Objective,
+    *,
+    status: SolveStatus,
+    values: Sequence[float],
+    bound: float | None,
+    detail: str,
+) -> Answer:
+    """An answer with a point, checked in integers; `bound` holds for the whole objective, its constant included.
+
+    SolverContractError where the point does not hold, or where OPTIMAL is claimed and the solver's own bound leaves
+    room for a better integer value: tolerances of doubles at large numbers.
+    """
+    point = integer_point(solver_id, model, values)
+    if bound is not None and not math.isfinite(bound):
+        bound = None
+    if status is SolveStatus.OPTIMAL and bound is not None:
+        value = objective_value(objective, point)
+        step = math.gcd(*(coefficient for _, coefficient in objective.terms))
+        if value - bound > step / 2:
+            raise SolverContractError(
+                f"solver {solver_id!r} calls {value} optimal, and its own bound is {bound}: "
+                "the numbers are too large for its tolerances; use cpsat"
+            )
+    return Answer(status=status, point=point, bound=bound, detail=detail)
+
+
 def violation(model: Model, point: Point) -> str:
     """The first bound or row that `point` breaks, with the amount; empty where it holds."""
     for variable, value in zip(model.variables, point, strict=True):

@@ -16,8 +16,8 @@ from typing import cast
 from pearl.errors import SolverError, SolverUnavailableError, UnknownSolverError
 from pearl.solving.protocol import Capabilities, ModelSolver, ProblemSolver, Solver
 
-TEMPLATE = "docs/solvers.md"
-"""Where the documented template is, named in every message about one's own solver."""
+TEMPLATE = "solvers/template.py"
+"""The documented template, named in every message about one's own solver."""
 
 
 def load_file(path: Path, class_name: str) -> Callable[[], object]:
@@ -82,7 +82,9 @@ def fitted(candidate: object, where: str) -> Solver:
     """`candidate` as a solver; SolverError lists everything that keeps it from being one."""
     faults = [*_attribute_faults(candidate), *_method_faults(candidate)]
     if faults:
-        raise SolverError(f"{where} is not a solver: {'; '.join(faults)}. A template is in {TEMPLATE}.")
+        raise SolverError(
+            f"{where} is not a solver: {'; '.join(faults)}. {TEMPLATE} is a template; docs/solvers.md explains it."
+        )
     assert isinstance(candidate, ModelSolver | ProblemSolver)
     return candidate
 
