@@ -17,6 +17,7 @@ from pearl.makespan.protocol import Predictor
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "bubble": "pearl.makespan.bubble:Bubble",
+        "network": "pearl.makespan.network:Network",
     }
 )
 """Names of the built-in predictors, and where each is found."""

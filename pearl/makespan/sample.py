@@ -116,7 +116,8 @@ def _joined(blocks: list[_Block]) -> Sample:
 def _coordinates(size: int, *, first: int, count: int) -> Floats:
     """Columns `first` … of the Kronecker sequence, shape (size, count), values in (0, 1)."""
     steps = np.sqrt(_primes(first + count)[first:])
-    return np.mod((np.arange(size) + 0.5)[:, None] * steps[None, :], 1.0)
+    coordinates: Floats = np.mod((np.arange(size) + 0.5)[:, None] * steps[None, :], 1.0)
+    return coordinates
 
 
 def _primes(count: int) -> Floats:

@@ -1,0 +1,101 @@
+"""How much of a turn's prefix is still in a worker's KV memory, under least-recently-used eviction.
+
+Affinity: a trajectory's prefix idles on its worker between two turns; Che's approximation gives the share of prefixes
+that outlast their idle time. Round robin: the next turn meets whichever older prefix its worker still holds.
+docs/mathematics.md derives both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pearl.makespan.sample import Floats
+from pearl.makespan.stages import Stages
+
+IDLE_POINTS = 64
+"""Quantiles of the idle time that Che's curve is drawn through."""
+
+IDLE_SPREAD = 0.35
+"""Relative spread of idle times beyond that of the environment: the turn's own queueing and the others'. Without it,
+equal environment times would make the cache hit always or never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityCache:
+    """Prefixes idle on the worker to which their trajectory returns.
+
+    `ratios` and `hits` are Che's curve: with a characteristic time t, memory over demand is E[min(I, t)]/E[I] and the
+    hit probability P(I ≤ t), I the idle time (H. Che, Y. Tung, Z. Wang, IEEE JSAC 20(7), 2002).
+    """
+
+    ratios: Floats
+    hits: Floats
+
+    def hit(self, *, memory_tokens: Floats, prefix_tokens: Floats, customers: Floats, idle_share: Floats) -> Floats:
+        """Expected share of a prefix that is found.
+
+        `customers` trajectories share the worker, each idle for `idle_share` of its time, with `prefix_tokens` each;
+        `memory_tokens` are left for idle prefixes.
+        """
+        demand = np.maximum(customers * prefix_tokens * idle_share, 1e-9)
+        return np.interp(memory_tokens / demand, self.ratios, self.hits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRobinCache:
+    """Each turn takes the next of `workers`; it finds what its trajectory left there on an earlier visit."""
+
+    workers: Floats
+    found: Floats
+    """Share of the prefix that an earlier visit left, were nothing evicted, by stage and number of workers."""
+    visited: Floats
+    """Chance that a trajectory has been at a given worker before."""
+
+    def hit(self, *, memory_tokens: Floats, prefix_tokens: Floats, customers: Floats, idle_share: Floats) -> Floats:
+        """Expected share of a prefix that is found: every worker is asked to hold every trajectory that it has met."""
+        del idle_share  # A trajectory is away from all workers but one, whatever it does.
+        demand = np.maximum(self.workers * customers * prefix_tokens * self.visited, 1e-9)
+        return self.found * np.minimum(memory_tokens / demand, 1.0)
+
+
+Cache = AffinityCache | RoundRobinCache
+
+
+def affinity_cache(environment_s: Floats) -> AffinityCache:
+    """The cache of session affinity, for the environment times given (empty: none is ever idle)."""
+    positive = environment_s[environment_s > 0]
+    if not positive.size:
+        positive = np.ones(1)
+    quantiles = np.quantile(positive, (np.arange(IDLE_POINTS) + 0.5) / IDLE_POINTS)
+    factors = np.linspace(1 - IDLE_SPREAD, 1 + IDLE_SPREAD, 9)
+    idle = np.sort(np.outer(quantiles, factors).ravel())
+    ranks = np.arange(1, idle.size + 1)
+    truncated_mean = (np.cumsum(idle) + idle * (idle.size - ranks)) / idle.size
+    return AffinityCache(
+        ratios=np.concatenate(([0.0], truncated_mean / idle.mean())),
+        hits=np.concatenate(([0.0], ranks / idle.size)),
+    )
+
+
+def round_robin_cache(stages: Stages, workers: Floats, *, keeps_output: bool) -> RoundRobinCache:
+    """The cache of round robin over `workers`, shape (configurations,).
+
+    `keeps_output`: whether the worker that served a turn also holds its output (a prefill worker does not).
+    """
+    before = stages.context_by_turn
+    left = before.copy()
+    if not keeps_output:
+        left[1:] -= stages.output_by_turn[:-1]
+    tokens = np.zeros((before.size, workers.size))
+    for turn in range(1, before.size):
+        tokens[turn] = left[turn] / workers + tokens[turn - 1] * (1 - 1 / workers)
+    share = np.minimum(tokens / np.maximum(before, 1.0)[:, None], 1.0)
+    edges = stages.first_turn[:, 0].astype(np.intp)
+    widths = np.diff(np.append(edges, before.size))
+    return RoundRobinCache(
+        workers=workers[None, :],
+        found=np.add.reduceat(share, edges, axis=0) / widths[:, None],
+        visited=1 - (1 - 1 / workers[None, :]) ** (stages.turn + 1),
+    )

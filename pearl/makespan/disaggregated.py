@@ -1,0 +1,156 @@
+"""The network of a disaggregated pool: prefill workers, KV transfer, decode workers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pearl.core.engine import EngineProfile
+from pearl.makespan.cache import Cache
+from pearl.makespan.costs import decode_step_s
+from pearl.makespan.cycle import Cycle, fixed_point
+from pearl.makespan.sample import Floats
+from pearl.makespan.stages import Stages
+from pearl.makespan.station import PrefillWork, fcfs_s, synchrony, turn_variance_s2
+
+
+class DisaggregatedNetwork:
+    """Cycle of a turn where `prefilling` trajectories share a prefill worker and `decoding` a decode worker.
+
+    A prefill worker keeps the prompts that it computed, not the outputs: those it prefills again on the next turn. A
+    decode worker keeps whole contexts as far as its memory goes, and pulls what it lacks.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        engine: EngineProfile,
+        *,
+        prefilling: Floats,
+        decoding: Floats,
+        prefill_cache: Cache,
+        decode_cache: Cache,
+        whole: bool,
+    ) -> None:
+        self._stages = stages
+        self._engine = engine
+        self._prefilling = prefilling
+        self._decoding = decoding
+        self._prefill_cache = prefill_cache
+        self._decode_cache = decode_cache
+        self._prompt = stages.cached_tokens + stages.new_tokens
+        # Under round robin the cache's own share leaves outputs out; under affinity the last turn's is left out here.
+        kept = stages.cached_tokens - stages.previous_output_tokens if whole else stages.cached_tokens
+        self._work = PrefillWork(engine.prefill, stages, held_tokens=np.maximum(kept, 0.0), whole=whole)
+        self._most = np.clip(
+            engine.kv_decode_tokens / np.maximum(stages.running_tokens, 1.0), 1.0, engine.max_sequences
+        )
+        self._most_prefills = np.clip(
+            engine.kv_colocated_tokens / np.maximum(self._prompt, 1.0), 1.0, engine.max_sequences
+        )
+
+    def solve(self) -> Cycle:
+        """The fixed point."""
+        ones = np.ones_like(self._prefilling)
+        decode = self._stages.output_tokens * self._step_s(np.maximum(self._decoding / 2, 1.0))
+        start = np.stack((self._work.mean_s(ones), decode, 0 * ones, self._sending_s(ones), ones, ones))
+        respond, decode, admission, transfer, hit, _ = fixed_point(self._update, start)
+        work = self._work.mean_s(hit)
+        cycle = self._stages.environment_s + respond + transfer + admission + decode
+        batch = np.clip(self._decoding * decode / cycle, 1.0, self._most)
+        return Cycle(
+            work_s=work,
+            wait_s=np.maximum(respond - work, 0.0) + admission,
+            transfer_s=transfer,
+            decode_s=decode,
+            step_s=self._step_s(batch),
+            batch=batch,
+            hit=hit,
+        )
+
+    def _step_s(self, batch: Floats) -> Floats:
+        return decode_step_s(self._engine.decode, batch, batch * self._stages.running_tokens)
+
+    def _sending_s(self, held: Floats) -> Floats:
+        """Time on the link, latency left out, when the decode worker holds the share `held` of the earlier context."""
+        transfer = self._engine.transfer
+        tokens = self._prompt - held * self._stages.cached_tokens
+        result: Floats = tokens * (transfer.bytes_per_token / transfer.bandwidth_bytes_per_s)
+        return result
+
+    def _update(self, state: Floats) -> Floats:
+        respond, decode, admission, transfer, hit, held = state
+        stages = self._stages
+        cycle = stages.environment_s + respond + transfer + admission + decode
+        work = self._work.mean_s(hit)
+        token_s = decode / np.maximum(stages.output_tokens, 1.0)
+        in_step = synchrony(stages, turn_variance_s2(stages, self._engine.prefill, token_s), cycle)
+        next_decode = self._decode_s(work, decode, cycle, in_step)
+        next_transfer = self._transfer_s(held, transfer, cycle)
+        asking = self._decoding * (decode + transfer + admission) / cycle
+        next_admission = np.maximum(asking / self._most - 1, 0.0) * (next_transfer + next_decode)
+        return np.stack(
+            (
+                self._respond_s(work, hit, respond, cycle, in_step),
+                next_decode,
+                next_admission,
+                next_transfer,
+                self._prefill_hit(respond, decode, admission, transfer, cycle),
+                self._decode_hit(respond, decode, transfer, cycle),
+            )
+        )
+
+    def _prefill_hit(
+        self, respond: Floats, decode: Floats, admission: Floats, transfer: Floats, cycle: Floats
+    ) -> Floats:
+        """A prompt is pinned from its prefill until the decode worker has pulled it."""
+        busy = (respond / 2 + admission + transfer) / cycle
+        pinned = np.minimum(self._prefilling * busy, self._most_prefills) * self._prompt
+        return self._prefill_cache.hit(
+            memory_tokens=np.maximum(self._engine.kv_colocated_tokens - pinned, 0.0),
+            prefix_tokens=self._prompt,
+            customers=self._prefilling,
+            idle_share=(self._stages.environment_s + decode + admission) / cycle,
+        )
+
+    def _decode_hit(self, respond: Floats, decode: Floats, transfer: Floats, cycle: Floats) -> Floats:
+        stages = self._stages
+        running = np.minimum(self._decoding * (decode + transfer) / cycle, self._most)
+        return self._decode_cache.hit(
+            memory_tokens=np.maximum(self._engine.kv_decode_tokens - running * stages.running_tokens, 0.0),
+            prefix_tokens=self._prompt + stages.output_tokens,
+            customers=self._decoding,
+            idle_share=(stages.environment_s + respond) / cycle,
+        )
+
+    def _respond_s(self, work: Floats, hit: Floats, respond: Floats, cycle: Floats, in_step: Floats) -> Floats:
+        others = (self._prefilling - 1) / cycle
+        queued = fcfs_s(
+            work,
+            variation=self._work.variation(hit, work),
+            others=others * respond,
+            busy=np.minimum(others * work, 1.0),
+        )
+        together = np.maximum(queued, work * (1 + (self._prefilling - 1) / 2))
+        result: Floats = (1 - in_step) * queued + in_step * together
+        return result
+
+    def _transfer_s(self, held: Floats, transfer: Floats, cycle: Floats) -> Floats:
+        """A prefill worker's link sends one cache at a time; latencies overlap."""
+        latency = self._engine.transfer.latency_s
+        sending = self._sending_s(held)
+        others = (self._prefilling - 1) / cycle
+        present = others * np.maximum(transfer - latency, 0.0)
+        busy = np.minimum(others * sending, 1.0)
+        result: Floats = latency + fcfs_s(sending, variation=np.zeros_like(sending), others=present, busy=busy)
+        return result
+
+    def _decode_s(self, work: Floats, decode: Floats, cycle: Floats, in_step: Floats) -> Floats:
+        """Decode steps of the turn, after the one under way."""
+        others = self._decoding - 1
+        apart = 1 + others * decode / cycle
+        spread = (self._prefilling - 1) * work / 2
+        together = np.maximum(1 + others * decode / (decode + spread), apart)
+        step = self._step_s(np.clip((1 - in_step) * apart + in_step * together, 1.0, self._most))
+        tokens = np.maximum(self._stages.output_tokens - 1, 0.0)
+        result: Floats = (tokens + np.minimum(others * decode / cycle, 1.0) / 2) * step
+        return result

@@ -1,0 +1,219 @@
+"""The predictor `network`: a closed queueing network of the batch's trajectories, solved by mean value analysis.
+
+The trajectories circulate between prefill, transfer, decode and environment. The batch is cut into stages of progress;
+for each stage and each configuration a fixed point gives the mean turn. The completion of each representative
+trajectory follows, and from those the expected completion of the last of B. docs/mathematics.md derives every formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.core.cluster import Counts, Mode
+from pearl.core.decision import PathTimes
+from pearl.core.engine import EngineProfile
+from pearl.core.problem import MakespanTables, PairRung
+from pearl.core.workload import Routing, Workload
+from pearl.makespan.cache import AffinityCache, Cache, affinity_cache, round_robin_cache
+from pearl.makespan.colocated import ColocatedNetwork
+from pearl.makespan.completion import (
+    completions_s,
+    expected_last_s,
+    last_weights,
+    rates_of,
+    survivors_met_by_last,
+)
+from pearl.makespan.cycle import Cycle
+from pearl.makespan.disaggregated import DisaggregatedNetwork
+from pearl.makespan.ladder import LARGEST_EXACT_POOL, between_rungs, every_pair, ladder, ladder_pairs
+from pearl.makespan.sample import Floats, Sample, representative_trajectories
+from pearl.makespan.stages import Stages, stages_of
+from pearl.makespan.table import column_ms, to_ms, unserved
+
+SMALL_BATCH = 128
+"""Largest batch for which SAMPLE_SIZE representatives are twice as many as the batch; larger ones take twice that."""
+
+SAMPLE_SIZE = 256
+
+Integers = NDArray[np.int_]
+
+
+class Network:
+    """The predictor `network`."""
+
+    id = "network"
+
+    def tables(self, workload: Workload, engine: EngineProfile, *, workers: int) -> MakespanTables:
+        """Makespans for every count up to `workers`.
+
+        Up to LARGEST_EXACT_POOL workers every pair is exact; beyond, a geometric ladder of pairs stands for them. The
+        prefill column has as many decode workers as there are at all, and the other way round.
+        """
+        batch = _Batch(workload, engine)
+        exact = workers <= LARGEST_EXACT_POOL
+        rungs = np.arange(1, workers + 1) if exact else ladder(workers)
+        pairs = every_pair(workers) if exact else ladder_pairs(rungs, workers)
+        full = np.full_like(rungs, workers)
+        prefill = np.concatenate((pairs[0], rungs, full))
+        decode = np.concatenate((pairs[1], full, rungs))
+        seconds = batch.disaggregated(prefill, decode).makespan_s
+        of_pairs, of_prefill, of_decode = np.split(seconds, [pairs[0].size, pairs[0].size + rungs.size])
+        return MakespanTables(
+            colocated_ms=column_ms(
+                between_rungs(rungs, batch.colocated(rungs).makespan_s, workers), holds=batch.fits_colocated
+            ),
+            prefill_ms=column_ms(between_rungs(rungs, of_prefill, workers), holds=batch.fits_colocated),
+            decode_ms=column_ms(between_rungs(rungs, of_decode, workers), holds=batch.fits_decode),
+            pairs=_pair_rungs(pairs, of_pairs) if batch.fits_colocated and batch.fits_decode else (),
+            exact_pairs=exact,
+        )
+
+    def paths(self, workload: Workload, engine: EngineProfile, counts: Counts) -> PathTimes:
+        """Parts of the makespan of one configuration, in seconds: those of the last trajectory, which add up to it."""
+        batch = _Batch(workload, engine)
+        match counts.mode:
+            case Mode.COLOCATED if counts.colocated == counts.serving and batch.fits_colocated:
+                forecast = batch.colocated(np.array([counts.colocated]))
+                return forecast.paths(counts.colocated, counts.colocated)
+            case Mode.DISAGGREGATED if counts.prefill and counts.decode and batch.fits_colocated and batch.fits_decode:
+                forecast = batch.disaggregated(np.array([counts.prefill]), np.array([counts.decode]))
+                return forecast.paths(counts.prefill, counts.decode)
+            case _:
+                return unserved()
+
+
+def _pair_rungs(pairs: tuple[Integers, Integers], seconds: Floats) -> tuple[PairRung, ...]:
+    return tuple(
+        PairRung(prefill=prefill, decode=decode, makespan_ms=ms)
+        for prefill, decode, ms in zip(pairs[0].tolist(), pairs[1].tolist(), to_ms(seconds), strict=True)
+    )
+
+
+class _Batch:
+    """One workload on one engine."""
+
+    def __init__(self, workload: Workload, engine: EngineProfile) -> None:
+        self.workload = workload
+        self.engine = engine
+        self.sample: Sample = representative_trajectories(
+            workload, SAMPLE_SIZE if workload.trajectories <= SMALL_BATCH else 2 * SAMPLE_SIZE
+        )
+        self.stages: Stages = stages_of(self.sample)
+        longest = float((self.sample.context_tokens + self.sample.new_tokens + self.sample.output_tokens).max())
+        self.fits_colocated = longest <= engine.kv_colocated_tokens
+        self.fits_decode = longest <= engine.kv_decode_tokens
+
+    @property
+    def whole(self) -> bool:
+        """Whether a prefix is found whole or not at all."""
+        return self.workload.routing is Routing.AFFINITY
+
+    @cached_property
+    def _affinity_cache(self) -> AffinityCache:
+        return affinity_cache(self.sample.environment_s)
+
+    def _cache(self, workers: Integers, *, keeps_output: bool) -> Cache:
+        if self.whole:
+            return self._affinity_cache
+        return round_robin_cache(self.stages, workers.astype(np.float64), keeps_output=keeps_output)
+
+    def _customers(self, workers: Integers, survivors: Floats) -> Floats:
+        """Trajectories per worker that a trajectory meets, itself included."""
+        others = np.maximum(self.workload.trajectories / workers, 1.0) - 1
+        result: Floats = 1 + others * survivors
+        return result
+
+    def colocated(self, workers: Integers) -> _Forecast:
+        """Forecast for each number of colocated workers."""
+        cache = self._cache(workers, keeps_output=True)
+
+        def cycle(survivors: Floats) -> Cycle:
+            customers = self._customers(workers, survivors)
+            return ColocatedNetwork(self.stages, self.engine, customers, cache, whole=self.whole).solve()
+
+        return self._forecast(cycle)
+
+    def disaggregated(self, prefill: Integers, decode: Integers) -> _Forecast:
+        """Forecast for each pair of prefill and decode workers."""
+        prefill_cache = self._cache(prefill, keeps_output=False)
+        decode_cache = self._cache(decode, keeps_output=True)
+
+        def cycle(survivors: Floats) -> Cycle:
+            return DisaggregatedNetwork(
+                self.stages,
+                self.engine,
+                prefilling=self._customers(prefill, survivors),
+                decoding=self._customers(decode, survivors),
+                prefill_cache=prefill_cache,
+                decode_cache=decode_cache,
+                whole=self.whole,
+            ).solve()
+
+        return self._forecast(cycle)
+
+    def _forecast(self, cycle_for: Callable[[Floats], Cycle]) -> _Forecast:
+        """Two passes: first everybody is met at his own stage, then the load is that which the last ones meet."""
+        stages, trajectories = self.stages, self.workload.trajectories
+        rates = rates_of(stages, cycle_for(stages.survivors))
+        met = survivors_met_by_last(stages, rates, completions_s(stages, rates), trajectories)
+        cycle = cycle_for(met)
+        completions = completions_s(stages, rates_of(stages, cycle))
+        return _Forecast(stages=stages, trajectories=trajectories, cycle=cycle, completions=completions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Forecast:
+    """Cycles and completions of some configurations."""
+
+    stages: Stages
+    trajectories: int
+    cycle: Cycle
+    completions: Floats
+
+    @cached_property
+    def makespan_s(self) -> Floats:
+        """Expected completion of the last trajectory, by configuration."""
+        return expected_last_s(self.completions, self.trajectories)
+
+    def paths(self, prefill_workers: int, decode_workers: int) -> PathTimes:
+        """Path times of the first configuration."""
+        stages, cycle = self.stages, self.cycle
+        makespan = float(self.makespan_s[0])
+        parts = self._last_trajectory_s()
+        turns = self.trajectories * stages.counts.mean(axis=0)[:, None]
+        prefilled = float((turns * cycle.work_s).sum())
+        decoded = float((turns * stages.output_tokens * cycle.step_s / cycle.batch).sum())
+        prompt = float((turns * (stages.cached_tokens + stages.new_tokens)).sum())
+        found = float((turns * cycle.hit * stages.cached_tokens).sum())
+        return PathTimes(
+            makespan_s=makespan,
+            prefill_s=parts["prefill"],
+            transfer_s=parts["transfer"],
+            decode_s=parts["decode"],
+            environment_s=makespan - parts["prefill"] - parts["transfer"] - parts["decode"],
+            prefix_hit_rate=found / prompt if prompt else 0.0,
+            prefill_utilisation=min(1.0, prefilled / (prefill_workers * makespan)) if makespan else 0.0,
+            decode_utilisation=min(1.0, decoded / (decode_workers * makespan)) if makespan else 0.0,
+        )
+
+    def _last_trajectory_s(self) -> dict[str, float]:
+        stages, cycle = self.stages, self.cycle
+        rates = rates_of(stages, cycle)
+        order = np.argsort(self.completions[:, 0])
+        weights = np.empty(order.size)
+        weights[order] = last_weights(order.size, min(self.trajectories, order.size))
+        share = float(self.makespan_s[0]) / max(float(weights @ self.completions[:, 0]), 1e-12)
+        turns, new, output = (
+            share * (weights @ amounts)
+            for amounts in (stages.counts, stages.new_by_trajectory, stages.output_by_trajectory)
+        )
+        return {
+            "prefill": float(turns @ cycle.wait_s[:, 0] + new @ rates.new_token_s[:, 0]),
+            "transfer": float(turns @ cycle.transfer_s[:, 0]),
+            "decode": float(output @ rates.output_token_s[:, 0]),
+        }
