@@ -347,7 +347,7 @@ class _Points:
         if expr.counts:
             value = value + self.features[self.row_of[id(expr)]]
         for table in expr.tables:
-            value = value + np.array(table.values, dtype=np.int64)[self.workers(AXIS_ROLE[table.axis])]
+            value = value + _read(table.values, self.workers(AXIS_ROLE[table.axis]))
         return value
 
 
@@ -406,13 +406,17 @@ def _refuse_if_many(points: int, mode: Mode) -> None:
 
 def _makespans(tables: MakespanTables, mode: Mode, features: Ints) -> Ints:
     if mode is Mode.COLOCATED:
-        return np.array(tables.colocated_ms, dtype=np.int64)[features[COLUMN[Role.COLOCATED]]]
+        return _read(tables.colocated_ms, features[COLUMN[Role.COLOCATED]])
     prefill, decode = features[COLUMN[Role.PREFILL]], features[COLUMN[Role.DECODE]]
     if tables.pairs:
-        return _pair_grid(tables)[prefill, decode]
-    return np.maximum(
-        np.array(tables.prefill_ms, dtype=np.int64)[prefill], np.array(tables.decode_ms, dtype=np.int64)[decode]
-    )
+        makespans: Ints = _pair_grid(tables)[prefill, decode]
+        return makespans
+    return np.maximum(_read(tables.prefill_ms, prefill), _read(tables.decode_ms, decode))
+
+
+def _read(column: Sequence[int], counts: Ints) -> Ints:
+    entries: Ints = np.array(column, dtype=np.int64)[counts]
+    return entries
 
 
 def _pair_grid(tables: MakespanTables) -> Ints:
@@ -433,8 +437,8 @@ def _possible(problem: DecisionProblem, mode: Mode, points: _Points) -> NDArray[
     for role in needed:
         holds &= points.workers(role) >= 1
     if problem.fixed is not None:
-        for role in SERVING_ROLES:
-            holds &= points.workers(role) == problem.fixed.of(role)
+        for serving_role in SERVING_ROLES:
+            holds &= points.workers(serving_role) == problem.fixed.of(serving_role)
     borrowed = points.features[BORROWED]
     holds &= borrowed <= problem.borrow.max_workers
     if problem.borrow.gate_ms is not None:

@@ -1,4 +1,4 @@
-"""Small random decision problems with every feature of the language, for agreement tests, conformance and benchmarks."""
+"""Small random decision problems with every feature of the IR: for tests, conformance and benchmarks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Counted = tuple[tuple[str, Role, int], ...]
 
 
 def random_problem(rng: Random, *, max_workers: int = 7, max_groups: int = 4) -> DecisionProblem:
-    """A problem of at most `max_workers` workers; about three in four are feasible. Same state of `rng`, same problem."""
+    """A problem of at most `max_workers` workers; the same state of `rng` gives the same problem."""
     groups = _groups(rng, max_workers, max_groups)
     workers = sum(group.size for group in groups)
     tables = _tables(rng, workers)

@@ -4,13 +4,11 @@ from random import Random
 
 import pytest
 
-from pearl.core.cluster import Role, Zone
-from pearl.core.problem import BorrowTerms, DecisionProblem, Group, Linear, MakespanTables, Tier
-from pearl.errors import SolverError
 from pearl.solvers.enumerate import Enumerate
 from pearl.solving.evaluate import evaluate
 from pearl.solving.protocol import Limits, SolveStatus
 from pearl.solving.random_problems import random_problem
+
 from .brute import best_values
 
 

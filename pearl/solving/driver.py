@@ -1,0 +1,219 @@
+"""The lexicographic driver: one tier after another, each held before the next, every point re-checked exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pearl.core.problem import DecisionProblem
+from pearl.errors import SolverContractError
+from pearl.solving.backend import objective_value, violation
+from pearl.solving.check import check_problem
+from pearl.solving.evaluate import Evaluation, evaluate
+from pearl.solving.formulation import assignment_of, formulate
+from pearl.solving.ir import Model, Objective, Point, Row
+from pearl.solving.protocol import Answer, Limits, ModelSolver, ProblemSolver, Solution, Solver, SolveStatus
+from pearl.solving.tiers import PricedTier, held_bound, priced_tiers
+from pearl.solving.window import WindowSearch
+
+Timer = Callable[[], float]
+"""Seconds from an arbitrary start."""
+
+
+def solve_problem(
+    problem: DecisionProblem, solver: Solver, *, limits: Limits | None = None, timer: Timer = time.perf_counter
+) -> Solution:
+    """Solve every tier in order, within one time limit, and re-check the answer exactly.
+
+    A tier is minimised, then held within its tolerance. Last, the tiers with a tolerance are minimised once more
+    within everything held, so that no tolerance is used up without need and the tier values are unique.
+
+    Raises ValueError for a problem without meaning, SolverContractError for an answer that does not hold.
+    """
+    limits = limits or Limits()
+    check_problem(problem)
+    if isinstance(solver, ModelSolver):
+        return _TierRun(problem=problem, solver=solver, limits=limits, timer=timer, started=timer()).solve()
+    return _solve_structured(problem, solver, limits, timer)
+
+
+def recheck(problem: DecisionProblem, solution: Solution, *, solver_id: str) -> Solution:
+    """The solution itself, if its assignment is feasible and worth what it says; else SolverContractError."""
+    answered = solution.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE)
+    if answered is not (solution.assignment is not None):
+        raise SolverContractError(
+            f"solver {solver_id!r} answers {solution.status} {'without' if answered else 'with'} an assignment"
+        )
+    if solution.assignment is None:
+        return solution
+    judged = _feasible(evaluate(problem, solution.assignment), solver_id)
+    found = (solution.makespan_ms, solution.tier_values)
+    if found != (judged.makespan_ms, judged.tier_values):
+        raise SolverContractError(
+            f"solver {solver_id!r} claims makespan and tier values {found}, its assignment has "
+            f"{(judged.makespan_ms, judged.tier_values)}"
+        )
+    return solution
+
+
+def _solve_structured(problem: DecisionProblem, solver: ProblemSolver, limits: Limits, timer: Timer) -> Solution:
+    started = timer()
+    solution = solver.solve(problem, limits=limits)
+    solve_s = timer() - started
+    return replace(recheck(problem, solution, solver_id=solver.id), build_s=0.0, solve_s=solve_s)
+
+
+def _feasible(judged: Evaluation, solver_id: str) -> Evaluation:
+    if judged.feasible:
+        return judged
+    why = list(judged.faults) + [f"{name} by {amount}" for name, amount in judged.broken]
+    raise SolverContractError(f"solver {solver_id!r} returned an assignment that breaks {'; '.join(why)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Incumbent:
+    """The best point so far, and what its assignment is worth."""
+
+    point: Point
+    judged: Evaluation
+
+
+@dataclass(kw_only=True)
+class _TierRun:
+    """One run of a model solver over the tiers of a problem."""
+
+    problem: DecisionProblem
+    solver: ModelSolver
+    limits: Limits
+    timer: Timer
+    started: float
+    build_s: float = 0.0
+    solve_s: float = 0.0
+    proved: bool = True
+    """Every tier so far is minimised with proof."""
+    bound: float | None = None
+    detail: str = ""
+    tiers: tuple[PricedTier, ...] = field(init=False)
+    model: Model = field(init=False)
+    best: _Incumbent = field(init=False)
+
+    def solve(self) -> Solution:
+        self.tiers = priced_tiers(self.problem)
+        failure = self._first_tier()
+        if failure is not None:
+            return Solution(status=failure, detail=self.detail, build_s=self.build_s, solve_s=self.solve_s)
+        last = len(self.tiers) - 1
+        optima = [self.best.judged.tier_values[0]]
+        self._hold(0, exactly=last == 0)
+        for k in range(1, last + 1):
+            self._minimize_again(k, more=k < last)
+            optima.append(self.best.judged.tier_values[k])
+            self._hold(k, exactly=k == last)
+        for k, tier in enumerate(self.tiers[:-1]):
+            if not tier.tolerance_ppb:
+                continue
+            if self.best.judged.tier_values[k] > optima[k]:
+                self._minimize_again(k, more=True)
+            self._hold(k, exactly=True)
+        return self._solution()
+
+    def _first_tier(self) -> SolveStatus | None:
+        """Find the first tier's optimum in a window wide enough; the status if there is no point."""
+        before = self.timer()
+        search = WindowSearch.of(self.problem)
+        self.build_s += self.timer() - before
+        ends = list(search.highs_ms)
+        while True:
+            window = search.window(ends.pop(0))
+            before = self.timer()
+            self.model = formulate(self.problem, window)
+            self.build_s += self.timer() - before
+            objective = self.model.objectives[0]
+            answer = self._ask(objective, hint=None, more=len(self.tiers) > 1 or bool(ends))
+            self.bound, self.detail = answer.bound, answer.detail
+            if answer.status is SolveStatus.LIMIT or (answer.status is SolveStatus.INFEASIBLE and not ends):
+                return answer.status
+            if answer.status is SolveStatus.INFEASIBLE:
+                continue
+            self.best = self._checked(answer, objective, 0)
+            self.proved = answer.status is SolveStatus.OPTIMAL
+            needed = search.needed_ms(self.best.judged.tier_values[0])
+            if not ends or needed <= window.high_ms or not self.proved:
+                return None
+            ends = [needed]
+
+    def _minimize_again(self, k: int, *, more: bool) -> None:
+        """Minimise tier k within what is held, from the best point so far; keep that point if time runs out."""
+        objective = self.model.objectives[k]
+        if objective_value(objective, self.best.point) == _least(self.model, objective):
+            return
+        answer = self._ask(objective, hint=self.best.point, more=more)
+        if answer.status is SolveStatus.INFEASIBLE:
+            raise SolverContractError(
+                f"solver {self.solver.id!r} calls tier {objective.name!r} infeasible ({answer.detail}); a point is known"
+            )
+        if answer.status is not SolveStatus.OPTIMAL:
+            self.proved = False
+        if answer.status is SolveStatus.LIMIT:
+            return
+        found = self._checked(answer, objective, k)
+        if found.judged.tier_values[k] <= self.best.judged.tier_values[k]:
+            self.best = found
+        elif answer.status is SolveStatus.OPTIMAL:
+            raise SolverContractError(
+                f"solver {self.solver.id!r} calls {found.judged.tier_values[k]} optimal for tier {objective.name!r}; "
+                f"{self.best.judged.tier_values[k]} is known"
+            )
+
+    def _hold(self, k: int, *, exactly: bool) -> None:
+        objective = self.model.objectives[k]
+        bound = held_bound(self.best.judged.tier_values[k], 0 if exactly else self.tiers[k].tolerance_ppb)
+        if objective.terms:
+            row = Row(name=f"hold[{objective.name}]", terms=objective.terms, high=bound - objective.constant)
+            self.model = replace(self.model, rows=(*self.model.rows, row))
+
+    def _ask(self, objective: Objective, *, hint: Point | None, more: bool) -> Answer:
+        """One minimisation: half of the time left, all of it for the last."""
+        before = self.timer()
+        left = max(0.0, self.limits.time_s - (before - self.started))
+        limits = replace(self.limits, time_s=left / 2 if more else left)
+        answer = self.solver.minimize(self.model, objective, limits=limits, hint=hint)
+        self.solve_s += self.timer() - before
+        return answer
+
+    def _checked(self, answer: Answer, objective: Objective, k: int) -> _Incumbent:
+        """The answer's point, re-checked against rows and problem, its tier read from the tables."""
+        point = answer.point
+        if point is None:
+            raise SolverContractError(f"solver {self.solver.id!r} answers {answer.status} without a point")
+        broken = violation(self.model, point)
+        if broken:
+            raise SolverContractError(f"solver {self.solver.id!r} returned a point that does not hold: {broken}")
+        judged = evaluate(self.problem, assignment_of(self.problem, point))
+        _feasible(judged, self.solver.id)
+        value = objective_value(objective, point)
+        if judged.tier_values[k] > value or (answer.status is SolveStatus.OPTIMAL and judged.tier_values[k] < value):
+            raise SolverContractError(
+                f"solver {self.solver.id!r} calls {value} {answer.status} for tier {objective.name!r}; "
+                f"its assignment is worth {judged.tier_values[k]}"
+            )
+        return _Incumbent(point=point, judged=judged)
+
+    def _solution(self) -> Solution:
+        return Solution(
+            status=SolveStatus.OPTIMAL if self.proved else SolveStatus.FEASIBLE,
+            assignment=assignment_of(self.problem, self.best.point),
+            makespan_ms=self.best.judged.makespan_ms,
+            tier_values=self.best.judged.tier_values,
+            bound=self.bound,
+            detail=self.detail,
+            build_s=self.build_s,
+            solve_s=self.solve_s,
+        )
+
+
+def _least(model: Model, objective: Objective) -> int:
+    """Lower bound of an objective from the variables' bounds alone."""
+    ends = ((c, model.variables[k]) for k, c in objective.terms)
+    return objective.constant + sum(c * (v.low if c > 0 else v.high) for c, v in ends)

@@ -1,0 +1,106 @@
+"""Bounds that follow from the groups alone: counts by role, expressions by mode, and the makespan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pearl.core.cluster import SERVING_ROLES, Mode, Role
+from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Axis, DecisionProblem, Linear
+
+MODE_ROLES: Mapping[Mode, tuple[Role, ...]] = {
+    Mode.COLOCATED: (Role.COLOCATED, Role.INACTIVE),
+    Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE, Role.INACTIVE),
+}
+AXIS_MODE: Mapping[Axis, Mode] = {
+    Axis.COLOCATED: Mode.COLOCATED,
+    Axis.PREFILL: Mode.DISAGGREGATED,
+    Axis.DECODE: Mode.DISAGGREGATED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Smallest and largest count of each serving role while its mode runs; a low above its high bars the mode."""
+
+    low: Mapping[Role, int]
+    high: Mapping[Role, int]
+    serving: int
+    """Largest number of workers that may serve."""
+
+    def domain(self, axis: Axis) -> range:
+        """Counts of the axis while its mode runs."""
+        role = AXIS_ROLE[axis]
+        return range(self.low[role], self.high[role] + 1)
+
+
+def scope_of(problem: DecisionProblem) -> Scope:
+    """Bounds on counts from sizes, targets and fixed counts."""
+    low: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
+    high: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
+    serving = 0
+    for group in problem.groups:
+        roles = [role for role in group.targets if role is not Role.INACTIVE]
+        serving += group.size if roles else 0
+        for role in roles:
+            high[role] += group.size
+            if len(group.targets) == 1:
+                low[role] += group.size
+    for serving_role in SERVING_ROLES:
+        low[serving_role] = max(1, low[serving_role])
+        if problem.fixed is not None:
+            low[serving_role] = max(low[serving_role], problem.fixed.of(serving_role))
+            high[serving_role] = min(high[serving_role], problem.fixed.of(serving_role))
+    for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+        high[role] = min(high[role], serving - low[other])
+    return Scope(low=low, high=high, serving=serving)
+
+
+def bounds_in_mode(
+    problem: DecisionProblem, scope: Scope, expr: Linear, mode: Mode, makespan: tuple[int, int]
+) -> tuple[int, int]:
+    """Smallest and largest value of an expression over the assignments of one mode, makespan within its bounds."""
+    weights: dict[str, dict[Role, int]] = {}
+    for group_id, role, coefficient in expr.counts:
+        weights.setdefault(group_id, {})[role] = coefficient
+    low = high = expr.constant
+    for group_id, by_role in weights.items():
+        group = problem.group_by_id[group_id]
+        roles = [role for role in group.targets if role in MODE_ROLES[mode]] or group.targets
+        reach = [by_role.get(role, 0) for role in roles]
+        low += group.size * min(reach)
+        high += group.size * max(reach)
+    ends = (expr.makespan * makespan[0], expr.makespan * makespan[1])
+    low, high = low + min(ends), high + max(ends)
+    for table in expr.tables:
+        counts = scope.domain(table.axis) if AXIS_MODE[table.axis] is mode else range(1)
+        values = [table.values[n] for n in counts] or [0]
+        low, high = low + min(values), high + max(values)
+    return low, high
+
+
+def lower_bound_ms(problem: DecisionProblem, scope: Scope) -> int:
+    """No assignment is faster: the best table value over the counts in scope; UNREACHABLE_MS if none can run."""
+    tables = problem.tables
+    best = UNREACHABLE_MS
+    if Mode.COLOCATED in problem.modes:
+        best = min((tables.colocated_ms[n] for n in scope.domain(Axis.COLOCATED)), default=best)
+    if Mode.DISAGGREGATED not in problem.modes:
+        return best
+    prefill, decode = scope.domain(Axis.PREFILL), scope.domain(Axis.DECODE)
+    if tables.pairs:
+        fit = (
+            rung.makespan_ms
+            for rung in tables.pairs
+            if rung.prefill < prefill.stop and rung.decode < decode.stop and rung.prefill + rung.decode <= scope.serving
+        )
+        return min(best, min(fit, default=best))
+    if not prefill or not decode:
+        return best
+    fastest = list(accumulate((tables.decode_ms[n] for n in decode), min))
+    for n in prefill:
+        spare = min(scope.serving - n, decode.stop - 1) - decode.start
+        if spare >= 0:
+            best = min(best, max(tables.prefill_ms[n], fastest[spare]))
+    return best
