@@ -73,7 +73,8 @@ class BoundHysteresis:
     semantics: HysteresisSemantics = HysteresisSemantics.GATE
     mode_s: float = 0.0
     ratio_s: float = 0.0
-    resize_s: float = 0.0
+    resize_s: float | None = 0.0
+    """None: a resize meets no threshold, not even that of being no worse than staying."""
     cooldown_mode: Cooldown = Cooldown()
     cooldown_ratio: Cooldown = Cooldown()
     cooldown_resize: Cooldown = Cooldown()
