@@ -22,9 +22,12 @@ def duration(text: str) -> float:
     from pearl.scenario.units import Dimension, parse_quantity
 
     try:
-        return parse_quantity(text, Dimension.TIME)
+        seconds = parse_quantity(text, Dimension.TIME)
     except ValueError as e:
         raise click.BadParameter(f"{text!r}: {e}") from None
+    if seconds < 0:
+        raise click.BadParameter(f"{text!r}: a time must not be negative")
+    return seconds
 
 
 def _reading(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import assert_never
 
 from pearl.core.distribution import Distribution, Family
@@ -71,18 +71,20 @@ def lognormal(values: Sequence[float]) -> Distribution:
     what is fitted. (Greatest likelihood follows the logarithms of the smallest values, and missed the mean of the
     public traces by up to a factor of 2.8.)
     """
-    target = fmean(values)
+    target, ordered = fmean(values), sorted(values)
+    low, high = float(ordered[0]), float(ordered[-1])
+    scores = [NormalDist().inv_cdf(step / RANKS) for step in range(1, RANKS)]
 
-    def shaped(sigma: float, mean: float = target) -> Distribution:
-        cv = math.sqrt(math.expm1(sigma * sigma))
-        low, high = float(min(values)), float(max(values))
-        return Distribution(family=Family.LOGNORMAL, mean=mean, cv=cv, low=low, high=high)
+    def gap(sigma: float) -> float:
+        mu = math.log(target) - sigma * sigma / 2
+        return _gap(ordered, [min(max(math.exp(mu + sigma * z), low), high) for z in scores])
 
-    sigma = min(SIGMAS, key=lambda s: distance(shaped(s), values))
-    mean = target
+    sigma = min(SIGMAS, key=gap)
+    cv, mean = math.sqrt(math.expm1(sigma * sigma)), target
     for _ in range(MEAN_CORRECTIONS):
-        mean *= target / shaped(sigma, mean).expected
-    return shaped(sigma, mean)
+        clipped = Distribution(family=Family.LOGNORMAL, mean=mean, cv=cv, low=low, high=high)
+        mean *= target / clipped.expected
+    return Distribution(family=Family.LOGNORMAL, mean=mean, cv=cv, low=low, high=high)
 
 
 def distance(distribution: Distribution, values: Sequence[float]) -> float:
@@ -90,11 +92,13 @@ def distance(distribution: Distribution, values: Sequence[float]) -> float:
 
     Taken at RANKS − 1 evenly spaced quantiles of the distribution.
     """
-    ordered = sorted(values)
-    count = len(ordered)
-    worst = 0.0
-    for step in range(1, RANKS):
+    return _gap(sorted(values), [distribution.quantile(step / RANKS) for step in range(1, RANKS)])
+
+
+def _gap(ordered: Sequence[float], quantiles: Sequence[float]) -> float:
+    """Largest gap between a sorted sample's ranks and those of RANKS − 1 even quantiles."""
+    count, worst = len(ordered), 0.0
+    for step, at in enumerate(quantiles, start=1):
         rank = step / RANKS
-        at = distribution.quantile(rank)
         worst = max(worst, bisect_left(ordered, at) / count - rank, rank - bisect_right(ordered, at) / count)
     return worst

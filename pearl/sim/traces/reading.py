@@ -54,11 +54,10 @@ class TraceText:
 
     def number(self, line: int, name: str, value: object, *, high: float = MAX_SECONDS) -> float:
         """A finite number from 0 to `high`, from a JSON value or a cell's text; else InputError."""
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
-            value = float(value)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= high:
+        number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+        if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number <= high:
             raise self.error(line, f"{name} is {shown(value)}", expected=f"a number from 0 to {high:g}")
-        return float(value)
+        return float(number)
 
     def whole(self, line: int, name: str, value: object, *, high: int = MAX_TOKENS) -> int:
         """A whole number from 0 to `high`; else InputError."""

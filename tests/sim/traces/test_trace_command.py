@@ -1,0 +1,105 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+from trace_samples import KV_TABLE, OWN, PARCAE
+
+from pearl.cli.trace import trace
+from pearl.errors import InputError, UsageError
+from pearl.sim.traces.formats import read_availability
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = {"own": OWN, "parcae": PARCAE, "agents": KV_TABLE}
+    for name, text in paths.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(trace, [str(a) for a in arguments], catch_exceptions=True)
+
+
+def test_info_as_text_shows_both_kinds(files):
+    result = invoke("info", files / "parcae", files / "agents", "--window", "90s")
+    assert result.exit_code == 0
+    assert "availability over 0.05 h, 2 events" in result.output
+    assert "0.03h" in result.output  # the second window
+    assert "3 trajectories, longest context 1430 tokens" in result.output
+    assert "note: 1 compacted contexts" in result.output
+
+
+def test_info_as_json(files):
+    result = invoke("info", files / "own", files / "agents", "--json")
+    own, agents = json.loads(result.output)
+    assert (own["kind"], own["max_gpus"], own["horizon_s"]) == ("availability", 9, 120.0)
+    assert agents["quantities"]["turns"]["mean"] == pytest.approx(5 / 3)
+    assert agents["quantities"]["environment_s"]["p50"] == 4.0
+
+
+def test_convert_cuts_scales_and_writes_whole_files(files):
+    out = files / "out.csv"
+    result = invoke("convert", files / "own", "--start", "30s", "--length", "60s", "--max-gpus", "4", "--out", out)
+    assert result.exit_code == 0
+    assert result.output == ""
+    assert read_availability(out).counts() == ((0.0, 4), (30.5, 2))
+    assert sorted(p.name for p in files.iterdir()) == ["agents", "out.csv", "own", "parcae"]
+
+
+def test_convert_to_standard_output_reads_back(files):
+    result = invoke("convert", files / "parcae", "--grace", "2min", "--gpus-per-node", 8)
+    (files / "again").write_text(result.output)
+    again = read_availability(files / "again")
+    assert again.counts() == ((0.0, 16), (120, 8))
+    assert again.events[-1].grace_s == 120
+
+
+def test_generate_is_reproducible_and_in_whole_nodes():
+    options = ("generate", "--seed", 5, "--max-gpus", 32, "--gpus-per-node", 8, "--changes-per-hour", 20)
+    first = invoke(*options)
+    assert first.exit_code == 0
+    assert first.output == invoke(*options).output
+    assert {line.split(",")[3] for line in first.output.splitlines()[2:-1]} == {"8"}
+
+
+def test_generate_oscillates():
+    result = invoke("generate", "--max-gpus", 4, "--abundance", 0.5, "--oscillate", "10min", "--horizon", "20min")
+    assert [line.split(",")[0] for line in result.output.splitlines() if ",reclaim," in line] == ["300.0"] * 2 + [
+        "900.0"
+    ] * 2
+
+
+def test_profile_prints_a_workload(files):
+    result = invoke("profile", files / "agents", "--trajectories", 32, "--shape", "empirical")
+    assert result.output.startswith("# fitted to agents\n# 1 compacted")
+    assert "  trajectories: 32\n" in result.output
+    assert "  new_prompt_tokens: {dist: empirical, values: [150, 160]}\n" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("convert", "{}/agents"), InputError, "is a trace of agents"),
+        (("profile", "{}/own"), InputError, "is a trace of availability"),
+        (("info", "{}/absent"), InputError, "cannot read"),
+        (("convert", "{}/own", "--start", "1h"), UsageError, "is not inside the trace"),
+        (("convert", "{}/own", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a positive multiple"),
+        (("convert", "{}/own", "--out", "{}/no/where"), InputError, "cannot write"),
+        (("info", "{}/own", "--window", "0s"), UsageError, "more than 10000"),
+        (("generate", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a multiple"),
+        (("generate", "--max-gpus", "9", "--abundance", "7"), InputError, "expected 0 to 1"),
+        (("generate", "--max-gpus", "9", "--abundance", "7", "--oscillate", "1min"), UsageError, "expected 0 to 1"),
+    ],
+)
+def test_misuse_is_one_clear_error(files, arguments, error, message):
+    result = invoke(*(a.format(files) for a in arguments))
+    assert isinstance(result.exception, error)
+    assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("value", ["30", "soon", "-5s"])
+def test_a_time_needs_a_unit_and_must_not_be_negative(files, value):
+    result = invoke("info", files / "own", f"--grace={value}")
+    assert result.exit_code == 2
+    assert "Invalid value for '--grace'" in result.output
