@@ -15,7 +15,7 @@ from pearl.solving.ir import Model, Objective, Point, Row, Variable, canonical
 from pearl.solving.protocol import Answer, Limits, ModelSolver, SolveStatus
 from pearl.solving.random_models import feasible_points, random_model, tier_values
 
-RANDOM_MODELS = 25
+RANDOM_MODELS = 16
 """Enough that a wrong sign, a lost bound or a default gap fails with near certainty."""
 
 NO_TIME_S = 1e-9
@@ -71,7 +71,7 @@ def is_repeatable(solver: ModelSolver, limits: Limits) -> None:
 
 def survives_hints(solver: ModelSolver, limits: Limits) -> None:
     """A hint changes no optimum: whether the best point, another, or one that breaks rows and bounds."""
-    for model, points in _random_models(limits.seed, count=12):
+    for model, points in _random_models(limits.seed, count=6):
         if not points:
             continue
         objective = model.objectives[0]
