@@ -56,7 +56,7 @@ class _DistributionSpec(Spec):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         mapping = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [mapping["properties"]["value"], mapping], "description": mapping.pop("description", "")}
+        return {"anyOf": [mapping["properties"]["value"], dict(mapping)]}
 
     def given(self) -> list[float]:
         """Every location that the part names: constant, mean, limits, values."""
@@ -80,8 +80,8 @@ def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-class _NumberDistributionSpec(_DistributionSpec):
-    """A count (turns, tokens)."""
+class NumberDistributionSpec(_DistributionSpec):
+    """A count of turns or tokens: one number, or its distribution."""
 
     value: Number | None = None
     """The constant."""
@@ -95,8 +95,8 @@ class _NumberDistributionSpec(_DistributionSpec):
     """Observations, equally likely."""
 
 
-class _SecondsDistributionSpec(_DistributionSpec):
-    """A time."""
+class SecondsDistributionSpec(_DistributionSpec):
+    """A time: one quantity, or its distribution."""
 
     value: Seconds | None = None
     """The constant."""
@@ -110,5 +110,5 @@ class _SecondsDistributionSpec(_DistributionSpec):
     """Observations, equally likely."""
 
 
-NumberDistribution = Annotated[_NumberDistributionSpec, BeforeValidator(_scalar_to_constant)]
-SecondsDistribution = Annotated[_SecondsDistributionSpec, BeforeValidator(_scalar_to_constant)]
+NumberDistribution = Annotated[NumberDistributionSpec, BeforeValidator(_scalar_to_constant)]
+SecondsDistribution = Annotated[SecondsDistributionSpec, BeforeValidator(_scalar_to_constant)]

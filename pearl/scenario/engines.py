@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pearl.core.engine import EngineProfile
-from pearl.documents import nearest, read_document, validate
+from pearl.documents import nearest, read_document
 from pearl.errors import Fault, ScenarioError
+from pearl.scenario.checked import validate_filled
 from pearl.scenario.engine_schema import ProfileDocument
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -36,7 +37,7 @@ def locate_profile(name: str, *, relative_to: Path = Path()) -> Path:
 def read_profile(path: Path) -> EngineProfile:
     """The profile in a file of kind EngineProfile; raises ScenarioError with every fault."""
     document = read_document(path, error=ScenarioError)
-    parsed = validate(ProfileDocument, document, error=ScenarioError)
+    parsed = validate_filled(ProfileDocument, document)
     if parsed.spec.profile is not None:
         span = document.span(("spec", "profile"))
         raise ScenarioError(Fault(message="a profile's own file stands alone", span=span, hint="give every field"))

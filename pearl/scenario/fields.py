@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pearl.scenario.units import EXAMPLES, UNITS, Dimension, parse_any_quantity, parse_quantity
+from pearl.scenario.units import BASE_UNITS, EXAMPLES, UNITS, Dimension, parse_any_quantity, parse_quantity
 
 MAX_QUANTITY = 1e15
 """Above any quantity of a cluster in base units (a petabyte; thirty million years): what exceeds it is a slip."""
@@ -44,7 +44,7 @@ class Quantity:
         if number < 0 or (self.positive and number == 0):
             raise ValueError(f"expected a {self.dimension} {'above' if self.positive else 'of at least'} 0")
         if number > self.most:
-            raise ValueError(f"expected a {self.dimension} of at most {self.most:g} in base units")
+            raise ValueError(f"expected a {self.dimension} of at most {self.most:g}{BASE_UNITS[self.dimension]}")
         return number
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -56,7 +56,7 @@ class Quantity:
         text = {"type": "string", "pattern": rf"^\s*[0-9.]+([eE][-+]?[0-9]+)?\s*({units}){'?' if share else ''}\s*$"}
         number = {"type": "number", "minimum": 0, "maximum": self.most}
         shape: JsonSchemaValue = {"anyOf": [number, text]} if share else text
-        return {"title": self.dimension.value, "examples": [EXAMPLES[self.dimension]], **shape}
+        return {"title": self.dimension.value, "examples": list(EXAMPLES[self.dimension]), **shape}
 
 
 Seconds = Annotated[float, Quantity(dimension=Dimension.TIME)]

@@ -40,8 +40,10 @@ TRANSFER_LATENCY_S = 0.005
 """Assumed, not measured: set-up of one hand-over, a few round trips of a control message and of RDMA registration."""
 TRANSFER_BYTES_PER_S = 25e9
 """Assumed, not measured: half the line rate of one 400 Gbit/s NIC per GPU, for layer-wise copies of paged blocks."""
-ROUNDS = 200
-"""Reweightings: the coefficients move by less than their last written digit well before."""
+MAX_ROUNDS = 500
+"""Reweightings at most; the tables of the built-in profiles need 30 to 200."""
+SETTLED = 1e-9
+"""Relative movement below which no written digit changes any more."""
 RESIDUAL_FLOOR = 1e-3
 """Residuals below 0.1 % weigh alike, so that no single point is interpolated."""
 DIGITS = 6
@@ -177,9 +179,11 @@ def fit_relative(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -
     matrix = matrix / scale
     target = np.ones(len(matrix))
     weights = target
-    solution = target[:0]
-    for _ in range(ROUNDS):
-        solution = _non_negative(matrix * weights[:, None], target * weights)
+    solution = np.zeros(matrix.shape[1])
+    for _ in range(MAX_ROUNDS):
+        before, solution = solution, _non_negative(matrix * weights[:, None], target * weights)
+        if np.abs(solution - before).max() <= SETTLED * solution.max():
+            break
         residual = np.abs(matrix @ solution - target)
         weights = 1 / np.sqrt(np.maximum(residual, RESIDUAL_FLOOR))
     return [_rounded(float(x)) for x in solution / scale]

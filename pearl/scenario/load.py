@@ -11,8 +11,9 @@ from pearl.core.engine import EngineProfile
 from pearl.core.event import Event
 from pearl.core.facts import ForecastSamples
 from pearl.core.workload import Workload
-from pearl.documents import Document, PathKey, nearest, parse_document, read_document, validate
+from pearl.documents import Document, PathKey, nearest, parse_document, read_document
 from pearl.errors import Fault, ScenarioError
+from pearl.scenario.checked import in_file_order, validate_filled
 from pearl.scenario.cluster import build_cluster
 from pearl.scenario.engines import is_path, load_profile
 from pearl.scenario.event import resolve_event
@@ -21,6 +22,8 @@ from pearl.scenario.schema import ScenarioDocument, ScenarioSpec, WorkloadSpec
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 """Folder of the scenarios that come with PEARL."""
+_FREE: tuple[PathKey, ...] = (("spec", "simulation"),)
+"""Parts that another reader checks."""
 MAX_TURNS = 10_000
 """Bound on a trajectory's turns: no agent takes more, and predictors may walk through them."""
 
@@ -42,7 +45,7 @@ def parse_scenario(text: str, *, file: str) -> Scenario:
 
 def build_scenario(document: Document) -> Scenario:
     """The scenario that a document says; raises ScenarioError with every fault found."""
-    parsed = validate(ScenarioDocument, document, error=ScenarioError)
+    parsed = validate_filled(ScenarioDocument, document, free=_FREE)
     return _Assembly(parsed, document).scenario()
 
 
@@ -75,7 +78,7 @@ class _Assembly:
         if engine:
             self._check_fit(engine)
         if self._faults or engine is None:
-            raise ScenarioError(sorted(self._faults, key=lambda f: (f.span.line, f.span.column) if f.span else (0, 0)))
+            raise ScenarioError(in_file_order(self._faults))
         spec = self._spec
         return Scenario(
             name=self._parsed.metadata.name,

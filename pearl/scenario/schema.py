@@ -25,6 +25,7 @@ from pearl.scenario.fields import (
     Whole,
     WorkerId,
 )
+from pearl.scenario.json_schema import tidy_schema
 
 MAX_WORKERS = 65_536
 """Largest pool: sixteen times the largest that the benchmarks cover; what exceeds it is a slip of the pen."""
@@ -256,5 +257,4 @@ class ScenarioDocument(Spec):
 
 def scenario_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a scenario document, for editors."""
-    schema = ScenarioDocument.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "PEARL scenario"} | schema
+    return tidy_schema(ScenarioDocument, title="PEARL scenario")

@@ -14,6 +14,9 @@ from typing import Any
 
 from pearl.errors import Fault, InputError
 
+MIN_POINTS = 4
+"""The largest number of coefficients that are fitted together."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPoint:
@@ -65,17 +68,26 @@ def read_step_times(path: Path) -> dict[str, StepTimes]:
 
 def _table(model: str, table: Any, path: Path) -> StepTimes:
     try:
-        return StepTimes(model=model, source=path.name, prefill=_prefill(table), decode=_decode(table))
+        return _checked(StepTimes(model=model, source=path.name, prefill=_prefill(table), decode=_decode(table)))
     except (KeyError, TypeError, ValueError, IndexError) as e:
         expected = 'pre {new: [ms, GiB]}, pfx {"cached+new": ms}, dec {"context/batch": [ms, GiB]}'
         message = f"{path}: {model}: not a step-time table: {type(e).__name__} {e}"
         raise InputError(Fault(message=message, expected=expected)) from None
 
 
+def _checked(table: StepTimes) -> StepTimes:
+    """The table; ValueError where a formula or a line through its memory has more unknowns than it has points."""
+    lengths = {point.new_tokens for point in table.prefill if point.memory_gib is not None}
+    contexts = {point.context_tokens for point in table.decode}
+    if min(len(table.prefill), len(table.decode)) < MIN_POINTS or min(len(lengths), len(contexts)) < 2:
+        raise ValueError(f"too few points; a fit needs {MIN_POINTS} of each kind, at two lengths or more")
+    return table
+
+
 def _prefill(table: Mapping[str, Mapping[str, Any]]) -> tuple[PrefillPoint, ...]:
     points = {
         (0, int(new)): PrefillPoint(
-            new_tokens=int(new), cached_tokens=0, seconds=_seconds(row[0]), memory_gib=float(row[1])
+            new_tokens=int(new), cached_tokens=0, seconds=_seconds(row[0]), memory_gib=_gib(row[1])
         )
         for new, row in table["pre"].items()
     }
@@ -90,7 +102,7 @@ def _decode(table: Mapping[str, Mapping[str, Any]]) -> tuple[DecodePoint, ...]:
     for key, row in table["dec"].items():
         context, batch = _pair(key, "/")
         points.append(
-            DecodePoint(batch=batch, context_tokens=batch * context, seconds=_seconds(row[0]), memory_gib=float(row[1]))
+            DecodePoint(batch=batch, context_tokens=batch * context, seconds=_seconds(row[0]), memory_gib=_gib(row[1]))
         )
     return tuple(sorted(points, key=lambda point: (point.context_tokens, point.batch)))
 
@@ -105,3 +117,10 @@ def _seconds(ms: Any) -> float:
     if not 0 < seconds < 1e6:
         raise ValueError(f"{ms!r} is no step time in milliseconds")
     return seconds
+
+
+def _gib(value: Any) -> float:
+    gib = float(value)
+    if not 0 <= gib < 1e6:
+        raise ValueError(f"{value!r} is no memory in GiB")
+    return gib

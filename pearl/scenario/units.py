@@ -43,21 +43,25 @@ UNITS: Mapping[Dimension, Mapping[str, float]] = {
 }
 """Units of each dimension and their value in its base unit."""
 
-EXAMPLES: Mapping[Dimension, str] = {
-    Dimension.TIME: "2s, 150ms or 10min",
-    Dimension.BYTES: "144 KiB",
-    Dimension.BANDWIDTH: "50 GB/s",
-    Dimension.PRICE: "3.5 usd/h",
-    Dimension.POWER: "700 W",
-    Dimension.SHARE: "5% or 0.05",
+EXAMPLES: Mapping[Dimension, tuple[str, ...]] = {
+    Dimension.TIME: ("2s", "150ms", "10min"),
+    Dimension.BYTES: ("144 KiB",),
+    Dimension.BANDWIDTH: ("50 GB/s",),
+    Dimension.PRICE: ("3.5 usd/h",),
+    Dimension.POWER: ("700 W",),
+    Dimension.SHARE: ("5%", "0.05"),
 }
+BASE_UNITS: Mapping[Dimension, str] = {
+    dimension: next((name for name, value in units.items() if value == 1.0), "") for dimension, units in UNITS.items()
+}
+"""The unit of each dimension in which numbers are held; none for shares."""
 
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ%/]*)\s*\Z")
 
 
 def parse_quantity(value: object, dimension: Dimension) -> float:
     """The number in base units; raises ValueError that says what was expected."""
-    expected = f"expected a {dimension} such as {EXAMPLES[dimension]}"
+    expected = f"expected a {dimension} such as {', '.join(EXAMPLES[dimension])}"
     number, unit = _split(value, expected)
     if not unit:
         if dimension is Dimension.SHARE:
