@@ -1,0 +1,109 @@
+"""The root of the command line, and its one error boundary.
+
+Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 70 a fault of PEARL's own;
+130 interrupted. Standard output carries the result alone, everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pearl.cli.lazy import Entry, LazyGroup
+from pearl.errors import InputError, PearlError
+
+EXIT_INTERNAL = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it."""
+
+COMMANDS = {
+    "solve": Entry(
+        module="pearl.cli.solve", attribute="solve", help="Decide on a scenario, explain the decision, and plan it."
+    ),
+    "compare": Entry(
+        module="pearl.cli.compare", attribute="compare", help="Compare solvers and predictors on scenarios."
+    ),
+    "policy": Entry(module="pearl.cli.policy", attribute="policy", help="Check, show and explain policies."),
+    "profile": Entry(module="pearl.cli.profile", attribute="profile", help="Fit, list and show engine profiles."),
+    "solvers": Entry(module="pearl.cli.solvers", attribute="solvers", help="List the solvers and what they can do."),
+    "trace": Entry(module="pearl.cli.trace", attribute="trace", help="Read, convert and generate traces."),
+}
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"pearl {version('pearl')}")
+    except PackageNotFoundError:
+        click.echo("pearl (not installed: run from its source tree)")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def root() -> None:
+    """PEARL chooses how rollout workers serve prefill and decode, and plans the change with the fewest steps.
+
+    Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit.
+    """
+
+
+def main() -> None:
+    """Entry point of the `pearl` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run a command line; returns the exit code. Every error ends here, as lines that start with `error:`."""
+    try:
+        result = root.main(args=list(args), prog_name="pearl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        return e.exit_code
+    except click.ClickException as e:
+        _say(f"{e.format_message()}{_usage_hint(e)}")
+        return e.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except PearlError as e:
+        for fault in e.faults if isinstance(e, InputError) else (e,):
+            _say(str(fault))
+        return e.exit_code
+    except Exception as e:
+        return _internal(e)
+    return result if isinstance(result, int) else 0
+
+
+def _say(text: str) -> None:
+    click.echo(f"error: {text}", err=True)
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else None
+    return f" (see `{command} --help`)" if command else ""
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("PEARL_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        words = " ".join(str(error).split())
+        _say(f"a fault of PEARL's own, {type(error).__name__}: {words} (set PEARL_DEBUG=1 to see the traceback)")
+    return EXIT_INTERNAL

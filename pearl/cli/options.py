@@ -1,0 +1,141 @@
+"""Options that several commands share, and how a command hands over its result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
+
+import click
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+Decorator = Callable[[CommandT], CommandT]
+
+
+class Format(StrEnum):
+    """Form of a result."""
+
+    TABLE = "table"
+    """For people; not stable."""
+    JSON = "json"
+    YAML = "yaml"
+
+
+def _read_sets(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
+    sets: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r}; expected NAME=VALUE", ctx=ctx, param=option)
+        if name in sets:
+            raise click.BadParameter(f"{name!r} is set twice", ctx=ctx, param=option)
+        sets[name] = value.strip()
+    return sets
+
+
+def format_option(function: CommandT) -> CommandT:
+    """`--format`, given as `format: Format`."""
+    return click.option(
+        "--format",
+        type=click.Choice([item.value for item in Format]),
+        callback=lambda _ctx, _option, value: Format(value),
+        default=Format.TABLE.value,
+        show_default=True,
+        help="Form of the result.",
+    )(function)
+
+
+def output_option(function: CommandT) -> CommandT:
+    """`--output`, given as `output: Path | None`, for `emit`."""
+    return click.option(
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the result to this file, whole or not at all; standard output else.",
+    )(function)
+
+
+def policy_option(function: CommandT) -> CommandT:
+    """`--policy`, given as `policy: str | None`."""
+    return click.option("--policy", metavar="FILE|NAME", help="Policy file, or a built-in one by name.")(function)
+
+
+def set_option(function: CommandT) -> CommandT:
+    """`--set`, repeatable, given as `sets: Mapping[str, str]`."""
+    return click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_read_sets,
+        help="Override a parameter of the policy; repeatable.",
+    )(function)
+
+
+def solver_option(function: CommandT) -> CommandT:
+    """`--solver`, given as `solver: str | None`."""
+    return click.option(
+        "--solver", metavar="NAME|FILE.py:CLASS|MODULE:CLASS", help="Solver, instead of the policy's preference."
+    )(function)
+
+
+def predictor_option(function: CommandT) -> CommandT:
+    """`--predictor`, given as `predictor: str | None`."""
+    return click.option("--predictor", metavar="NAME", help="Makespan predictor, instead of the policy's.")(function)
+
+
+def event_option(function: CommandT) -> CommandT:
+    """`--event`, given as `event: str | None`."""
+    return click.option("--event", metavar="EVENT", help="Why the decision is due, instead of the scenario's event.")(
+        function
+    )
+
+
+def seed_option(function: CommandT) -> CommandT:
+    """`--seed`, given as `seed: int | None`."""
+    return click.option("--seed", type=click.IntRange(min=0), help="Seed, instead of the scenario's.")(function)
+
+
+def dump(data: Mapping[str, Any], form: Format) -> str:
+    """Plain data as JSON or YAML text, keys in their given order; a table is the command's own affair."""
+    match form:
+        case Format.JSON:
+            import json
+
+            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        case Format.YAML:
+            import yaml
+
+            return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120))
+        case Format.TABLE:
+            raise ValueError("a table has no general form")
+    assert_never(form)
+
+
+def emit(text: str, output: Path | None) -> None:
+    """Print the result, or write a file that is whole or not there at all; raises InputError where it cannot."""
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    from pearl.errors import InputError
+
+    text = text if text.endswith("\n") else f"{text}\n"
+    try:
+        _write(text, output)
+    except OSError as e:
+        raise InputError(f"cannot write {output}: {e.strerror or e}") from None
+
+
+def _write(text: str, output: Path) -> None:
+    target = output.resolve()
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
