@@ -3,7 +3,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_samples import AGENTS, KV_SESSION, KV_TABLE, MOONCAKE, SHARED, SWE_AGENT
 
 from pearl.core.distribution import Distribution
 from pearl.documents import parse_document, validate
@@ -14,6 +13,7 @@ from pearl.sim.traces.fits import Shape
 from pearl.sim.traces.formats import read_agents
 from pearl.sim.traces.workload_text import workload_text
 from pearl.sim.trajectories import Turn, context_tokens
+from tests.sim.traces.trace_samples import AGENTS, KV_SESSION, KV_TABLE, MOONCAKE, SHARED, SWE_AGENT
 
 
 def read(tmp_path, text):

@@ -2,11 +2,11 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from trace_samples import KV_TABLE, OWN, PARCAE
 
 from pearl.cli.trace import trace
 from pearl.errors import InputError, UsageError
 from pearl.sim.traces.formats import read_availability
+from tests.sim.traces.trace_samples import KV_TABLE, OWN, PARCAE
 
 
 @pytest.fixture

@@ -1,11 +1,20 @@
 import pytest
-from trace_samples import AGENTS, AVAILABILITY, BAMBOO_COUNTS, BAMBOO_EVENTS, OWN, PARCAE, SHARED, SKYPILOT
 
 from pearl.errors import InputError
 from pearl.sim.traces.availability import Change
 from pearl.sim.traces.formats import FORMATS, format_of, read_agents, read_availability
 from pearl.sim.traces.reading import TraceText
 from pearl.sim.traces.recording import ReadOptions
+from tests.sim.traces.trace_samples import (
+    AGENTS,
+    AVAILABILITY,
+    BAMBOO_COUNTS,
+    BAMBOO_EVENTS,
+    OWN,
+    PARCAE,
+    SHARED,
+    SKYPILOT,
+)
 
 
 def written(tmp_path, text, name="trace.txt"):

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from trace_samples import AGENTS, AVAILABILITY
 
 from pearl.errors import InputError
 from pearl.sim.traces.formats import read_trace
+from tests.sim.traces.trace_samples import AGENTS, AVAILABILITY
 
 ROUNDS = 150
 TOKENS = [
