@@ -7,10 +7,10 @@ import numpy as np
 from pearl.core.engine import EngineProfile
 from pearl.makespan.cache import Cache
 from pearl.makespan.costs import decode_step_s
-from pearl.makespan.cycle import Cycle, fixed_point
+from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
-from pearl.makespan.station import PrefillWork, fcfs_s, synchrony, turn_variance_s2
+from pearl.makespan.station import PrefillWork, fcfs_other_s, shared_s, synchrony, turn_variance_s2
 
 
 class ColocatedNetwork:
@@ -25,12 +25,22 @@ class ColocatedNetwork:
         held = np.maximum(stages.running_tokens, 1.0)
         self._most = np.clip(engine.kv_colocated_tokens / held, 1.0, engine.max_sequences)
 
-    def solve(self) -> Cycle:
-        """The fixed point."""
+    def solve(self, like: Cycle | None = None) -> Cycle:
+        """The fixed point; `like` is one of a similar load to start from."""
+        if like is None:
+            state = fixed_point(self._update, self._start(), FIRST_SHARES)
+        else:
+            state = fixed_point(self._update, like.state, NEXT_SHARES)
+        return self._cycle(state)
+
+    def _start(self) -> Floats:
         ones = np.ones_like(self._customers)
         work = self._work.mean_s(ones)
         decode = self._stages.output_tokens * self._step_s(np.maximum(self._customers / 2, 1.0))
-        respond, decode, admission, hit = fixed_point(self._update, np.stack((work, decode, 0 * ones, ones)))
+        return np.stack((work, decode, 0 * ones, ones))
+
+    def _cycle(self, state: Floats) -> Cycle:
+        respond, decode, admission, hit = state
         work = self._work.mean_s(hit)
         batch = np.clip(self._customers * decode / self._length(respond, decode, admission), 1.0, self._most)
         return Cycle(
@@ -41,6 +51,7 @@ class ColocatedNetwork:
             step_s=self._step_s(batch),
             batch=batch,
             hit=hit,
+            state=state,
         )
 
     def _length(self, respond: Floats, decode: Floats, admission: Floats) -> Floats:
@@ -53,14 +64,15 @@ class ColocatedNetwork:
     def _update(self, state: Floats) -> Floats:
         respond, decode, admission, hit = state
         cycle = self._length(respond, decode, admission)
+        found = self._hit(respond, decode, admission, cycle)
         work = self._work.mean_s(hit)
         token_s = decode / np.maximum(self._stages.output_tokens, 1.0)
         in_step = synchrony(self._stages, turn_variance_s2(self._stages, self._engine.prefill, token_s), cycle)
-        next_respond = self._respond_s(work, state, cycle, in_step)
-        next_decode = self._decode_s(work, decode, cycle, in_step)
-        asking = self._customers * (respond + decode + admission) / cycle
-        next_admission = np.maximum(asking / self._most - 1, 0.0) * (next_respond + next_decode)
-        return np.stack((next_respond, next_decode, next_admission, self._hit(respond, decode, admission, cycle)))
+        respond = self._respond_s(work, state, cycle, in_step)
+        decode = self._decode_s(work, decode, self._stages.environment_s + admission + respond, in_step)
+        serving = respond + decode
+        admission = np.maximum(serving * (self._customers / self._most - 1) - self._stages.environment_s, 0.0)
+        return np.stack((respond, decode, admission, found))
 
     def _hit(self, respond: Floats, decode: Floats, admission: Floats, cycle: Floats) -> Floats:
         stages = self._stages
@@ -75,32 +87,32 @@ class ColocatedNetwork:
     def _respond_s(self, work: Floats, state: Floats, cycle: Floats, in_step: Floats) -> Floats:
         """From admission to the first token: the step under way, the prefills before it, its own, with decode."""
         respond, decode, _, hit = state
-        others = (self._customers - 1) / cycle
-        queued = fcfs_s(
-            work,
-            variation=self._work.variation(hit, work),
-            others=others * respond,
-            busy=np.minimum(others * work, 1.0),
-        )
-        together = np.maximum(queued, work * (1 + (self._customers - 1) / 2))
+        others = self._customers - 1
+        other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
+        queued = shared_s(work, other, others=others, away_s=cycle - respond)
+        together = np.maximum(queued, work * (1 + others / 2))
         decoding = self._customers * decode / cycle
         step = self._step_s(np.clip(decoding, 1.0, self._most))
         mixed = np.minimum(decoding, 1.0)
         surcharge = 1 + (self._engine.mixed_step_factor - 1) * mixed
-        result: Floats = surcharge * ((1 - in_step) * queued + in_step * together) + step * (1 + mixed / 2)
+        result: Floats = surcharge * (queued + in_step * (together - queued)) + step * (1 + mixed / 2)
         return result
 
-    def _decode_s(self, work: Floats, decode: Floats, cycle: Floats, in_step: Floats) -> Floats:
+    def _decode_s(self, work: Floats, decode: Floats, away: Floats, in_step: Floats) -> Floats:
         """Decode steps of the turn, and the prefills of others that stretch them."""
         others = self._customers - 1
-        apart = 1 + others * decode / cycle
-        spread = others * work / 2
-        together = np.maximum(1 + others * decode / (decode + spread), apart)
-        step = self._step_s(np.clip((1 - in_step) * apart + in_step * together, 1.0, self._most))
-        met = others * decode / cycle
-        met_together = np.maximum(met, others / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9)))
-        stalls = np.minimum((1 - in_step) * met + in_step * met_together, others)
-        factor = self._engine.mixed_step_factor
         tokens = np.maximum(self._stages.output_tokens - 1, 0.0)
-        result: Floats = tokens * step + stalls * (factor * work + (factor - 1) * step)
+        factor = self._engine.mixed_step_factor
+        alone = self._step_s(np.ones_like(work))
+        met = others * decode / (away + decode)
+        batch = np.clip(1 + met, 1.0, self._most)
+        step = self._step_s(batch)
+        growth = (step - alone) / np.maximum(met, 1e-9)
+        stall = factor * work + (factor - 1) * step
+        apart = shared_s(tokens * alone, tokens * growth + stall, others=others, away_s=away)
+        spread = others * work / 2
+        met_together = others * decode / (decode + spread)
+        stalls = others / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
+        together = tokens * self._step_s(np.clip(1 + met_together, 1.0, self._most)) + stalls * stall
+        result: Floats = apart + in_step * np.maximum(together - apart, 0.0)
         return result

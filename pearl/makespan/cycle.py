@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from pearl.makespan.sample import Floats
 
-ITERATIONS = 24
-"""Steps of the damped iteration: the halved error is then below 1e-7, unless the load itself oscillates."""
+FIRST_SHARES = (1.0, 0.8, 0.7, 0.6, 0.5)
+"""Share of the new value that each step of a first solution takes. Every step solves each station's own queue in closed
+form, so few are needed; the share falls, since a full cache and its misses would chase each other."""
 
-DAMPING = 0.5
-"""Share of the new value taken: undamped, a full cache and its misses chase each other."""
+NEXT_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+"""The same for a solution that starts from that of a similar load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,13 @@ class Cycle:
     """Sequences in it."""
     hit: Floats
     """Share of the prefix that the prefill found."""
+    state: Floats
+    """The fixed point itself, to start a similar one from."""
 
 
-def fixed_point(update: Callable[[Floats], Floats], start: Floats) -> Floats:
+def fixed_point(update: Callable[[Floats], Floats], start: Floats, shares: tuple[float, ...]) -> Floats:
     """Iterate `update` on a state of shape (quantities, stages, configurations)."""
     state = start
-    for _ in range(ITERATIONS):
-        state = (1 - DAMPING) * state + DAMPING * update(state)
+    for share in shares:
+        state = state + share * (update(state) - state)
     return state

@@ -7,10 +7,10 @@ import numpy as np
 from pearl.core.engine import EngineProfile
 from pearl.makespan.cache import Cache
 from pearl.makespan.costs import decode_step_s
-from pearl.makespan.cycle import Cycle, fixed_point
+from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
-from pearl.makespan.station import PrefillWork, fcfs_s, synchrony, turn_variance_s2
+from pearl.makespan.station import PrefillWork, fcfs_other_s, shared_s, synchrony, turn_variance_s2
 
 
 class DisaggregatedNetwork:
@@ -48,12 +48,21 @@ class DisaggregatedNetwork:
             engine.kv_colocated_tokens / np.maximum(self._prompt, 1.0), 1.0, engine.max_sequences
         )
 
-    def solve(self) -> Cycle:
-        """The fixed point."""
+    def solve(self, like: Cycle | None = None) -> Cycle:
+        """The fixed point; `like` is one of a similar load to start from."""
+        if like is None:
+            state = fixed_point(self._update, self._start(), FIRST_SHARES)
+        else:
+            state = fixed_point(self._update, like.state, NEXT_SHARES)
+        return self._cycle(state)
+
+    def _start(self) -> Floats:
         ones = np.ones_like(self._prefilling)
         decode = self._stages.output_tokens * self._step_s(np.maximum(self._decoding / 2, 1.0))
-        start = np.stack((self._work.mean_s(ones), decode, 0 * ones, self._sending_s(ones), ones, ones))
-        respond, decode, admission, transfer, hit, _ = fixed_point(self._update, start)
+        return np.stack((self._work.mean_s(ones), decode, 0 * ones, self._sending_s(ones), ones, ones))
+
+    def _cycle(self, state: Floats) -> Cycle:
+        respond, decode, admission, transfer, hit, _ = state
         work = self._work.mean_s(hit)
         cycle = self._stages.environment_s + respond + transfer + admission + decode
         batch = np.clip(self._decoding * decode / cycle, 1.0, self._most)
@@ -65,6 +74,7 @@ class DisaggregatedNetwork:
             step_s=self._step_s(batch),
             batch=batch,
             hit=hit,
+            state=state,
         )
 
     def _step_s(self, batch: Floats) -> Floats:
@@ -81,23 +91,18 @@ class DisaggregatedNetwork:
         respond, decode, admission, transfer, hit, held = state
         stages = self._stages
         cycle = stages.environment_s + respond + transfer + admission + decode
+        found = self._prefill_hit(respond, decode, admission, transfer, cycle)
+        kept = self._decode_hit(respond, decode, transfer, cycle)
         work = self._work.mean_s(hit)
         token_s = decode / np.maximum(stages.output_tokens, 1.0)
         in_step = synchrony(stages, turn_variance_s2(stages, self._engine.prefill, token_s), cycle)
-        next_decode = self._decode_s(work, decode, cycle, in_step)
-        next_transfer = self._transfer_s(held, transfer, cycle)
-        asking = self._decoding * (decode + transfer + admission) / cycle
-        next_admission = np.maximum(asking / self._most - 1, 0.0) * (next_transfer + next_decode)
-        return np.stack(
-            (
-                self._respond_s(work, hit, respond, cycle, in_step),
-                next_decode,
-                next_admission,
-                next_transfer,
-                self._prefill_hit(respond, decode, admission, transfer, cycle),
-                self._decode_hit(respond, decode, transfer, cycle),
-            )
-        )
+        respond = self._respond_s(work, hit, respond, cycle - respond, in_step)
+        transfer = self._transfer_s(held, transfer, cycle - transfer)
+        elsewhere = stages.environment_s + respond
+        decode = self._decode_s(work, decode, elsewhere + transfer + admission, in_step)
+        holding = transfer + decode
+        admission = np.maximum(holding * (self._decoding / self._most - 1) - elsewhere, 0.0)
+        return np.stack((respond, decode, admission, transfer, found, kept))
 
     def _prefill_hit(
         self, respond: Floats, decode: Floats, admission: Floats, transfer: Floats, cycle: Floats
@@ -122,35 +127,32 @@ class DisaggregatedNetwork:
             idle_share=(stages.environment_s + respond) / cycle,
         )
 
-    def _respond_s(self, work: Floats, hit: Floats, respond: Floats, cycle: Floats, in_step: Floats) -> Floats:
-        others = (self._prefilling - 1) / cycle
-        queued = fcfs_s(
-            work,
-            variation=self._work.variation(hit, work),
-            others=others * respond,
-            busy=np.minimum(others * work, 1.0),
-        )
-        together = np.maximum(queued, work * (1 + (self._prefilling - 1) / 2))
-        result: Floats = (1 - in_step) * queued + in_step * together
+    def _respond_s(self, work: Floats, hit: Floats, respond: Floats, away: Floats, in_step: Floats) -> Floats:
+        others = self._prefilling - 1
+        other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
+        queued = shared_s(work, other, others=others, away_s=away)
+        together = np.maximum(queued, work * (1 + others / 2))
+        result: Floats = queued + in_step * (together - queued)
         return result
 
-    def _transfer_s(self, held: Floats, transfer: Floats, cycle: Floats) -> Floats:
+    def _transfer_s(self, held: Floats, transfer: Floats, away: Floats) -> Floats:
         """A prefill worker's link sends one cache at a time; latencies overlap."""
         latency = self._engine.transfer.latency_s
         sending = self._sending_s(held)
-        others = (self._prefilling - 1) / cycle
-        present = others * np.maximum(transfer - latency, 0.0)
-        busy = np.minimum(others * sending, 1.0)
-        result: Floats = latency + fcfs_s(sending, variation=np.zeros_like(sending), others=present, busy=busy)
-        return result
+        other = fcfs_other_s(sending, variation=np.zeros_like(sending), response_s=transfer - latency)
+        return latency + shared_s(sending, other, others=self._prefilling - 1, away_s=away + latency)
 
-    def _decode_s(self, work: Floats, decode: Floats, cycle: Floats, in_step: Floats) -> Floats:
+    def _decode_s(self, work: Floats, decode: Floats, away: Floats, in_step: Floats) -> Floats:
         """Decode steps of the turn, after the one under way."""
         others = self._decoding - 1
-        apart = 1 + others * decode / cycle
-        spread = (self._prefilling - 1) * work / 2
-        together = np.maximum(1 + others * decode / (decode + spread), apart)
-        step = self._step_s(np.clip((1 - in_step) * apart + in_step * together, 1.0, self._most))
         tokens = np.maximum(self._stages.output_tokens - 1, 0.0)
-        result: Floats = (tokens + np.minimum(others * decode / cycle, 1.0) / 2) * step
+        alone = self._step_s(np.ones_like(work))
+        met = others * decode / (away + decode)
+        step = self._step_s(np.clip(1 + met, 1.0, self._most))
+        growth = (step - alone) / np.maximum(met, 1e-9)
+        apart = shared_s(tokens * alone, tokens * growth, others=others, away_s=away)
+        spread = (self._prefilling - 1) * work / 2
+        met_together = others * decode / (decode + spread)
+        together = tokens * self._step_s(np.clip(1 + met_together, 1.0, self._most))
+        result: Floats = apart + in_step * np.maximum(together - apart, 0.0) + np.minimum(met, 1.0) / 2 * step
         return result

@@ -132,9 +132,9 @@ class _Batch:
         """Forecast for each number of colocated workers."""
         cache = self._cache(workers, keeps_output=True)
 
-        def cycle(survivors: Floats) -> Cycle:
+        def cycle(survivors: Floats, like: Cycle | None) -> Cycle:
             customers = self._customers(workers, survivors)
-            return ColocatedNetwork(self.stages, self.engine, customers, cache, whole=self.whole).solve()
+            return ColocatedNetwork(self.stages, self.engine, customers, cache, whole=self.whole).solve(like)
 
         return self._forecast(cycle)
 
@@ -143,7 +143,7 @@ class _Batch:
         prefill_cache = self._cache(prefill, keeps_output=False)
         decode_cache = self._cache(decode, keeps_output=True)
 
-        def cycle(survivors: Floats) -> Cycle:
+        def cycle(survivors: Floats, like: Cycle | None) -> Cycle:
             return DisaggregatedNetwork(
                 self.stages,
                 self.engine,
@@ -152,16 +152,17 @@ class _Batch:
                 prefill_cache=prefill_cache,
                 decode_cache=decode_cache,
                 whole=self.whole,
-            ).solve()
+            ).solve(like)
 
         return self._forecast(cycle)
 
-    def _forecast(self, cycle_for: Callable[[Floats], Cycle]) -> _Forecast:
+    def _forecast(self, cycle_for: Callable[[Floats, Cycle | None], Cycle]) -> _Forecast:
         """Two passes: first everybody is met at his own stage, then the load is that which the last ones meet."""
         stages, trajectories = self.stages, self.workload.trajectories
-        rates = rates_of(stages, cycle_for(stages.survivors))
+        first = cycle_for(stages.survivors, None)
+        rates = rates_of(stages, first)
         met = survivors_met_by_last(stages, rates, completions_s(stages, rates), trajectories)
-        cycle = cycle_for(met)
+        cycle = cycle_for(met, first)
         completions = completions_s(stages, rates_of(stages, cycle))
         return _Forecast(stages=stages, trajectories=trajectories, cycle=cycle, completions=completions)
 

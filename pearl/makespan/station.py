@@ -14,15 +14,26 @@ from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 
 
-def fcfs_s(work_s: Floats, *, variation: Floats, others: Floats, busy: Floats) -> Floats:
-    """Response time of a first-come-first-served server with general service times.
+def shared_s(alone_s: Floats, other_s: Floats, *, others: Floats, away_s: Floats) -> Floats:
+    """Time at a station where every other customer present adds to one's own: R = A + other·(m-1)·R/(Z+R).
 
-    `others` are the other customers present, waiting or served, `busy` the chance that one of them is being served; of
-    that one the residual E[s²]/(2·E[s]) remains. `variation` is the squared coefficient of variation.
+    `alone_s` A is the time without others, `other_s` what each adds, `others` m-1 the other customers, `away_s` Z the
+    rest of the cycle. The positive root of R² + (Z - A - B)·R - A·Z with B = other·(m-1), in seconds.
     """
-    waiting = np.maximum(others - busy, 0.0)
-    response: Floats = work_s * (1 + waiting + busy * (1 + variation) / 2)
-    return response
+    excess = alone_s + other_s * others - away_s
+    result: Floats = (excess + np.sqrt(excess * excess + 4 * alone_s * away_s)) / 2
+    return result
+
+
+def fcfs_other_s(work_s: Floats, *, variation: Floats, response_s: Floats) -> Floats:
+    """What each other customer adds at a first-come-first-served station with general service times.
+
+    One that waits adds its whole work, the one being served its residual E[s²]/(2·E[s]); of those present the share
+    work/response is being served. `variation` is the squared coefficient of variation of the work.
+    """
+    served = np.minimum(work_s / np.maximum(response_s, 1e-12), 1.0)
+    result: Floats = work_s * (1 - served * (1 - np.minimum(variation, 1.0)) / 2)
+    return result
 
 
 def synchrony(stages: Stages, variance_s2: Floats, cycle_s: Floats) -> Floats:
