@@ -56,12 +56,12 @@ def simulate_batch(
     def done(session: Session) -> None:
         finish_s[session.index] = queue.now_s
 
-    pool = Pool(queue=queue, routing=workload.routing, done=done)
+    pool = Pool(queue=queue, routing=workload.routing, done=done, tally=tally)
     roles = [role for role in SERVING_ROLES for _ in range(counts.of(role))]
-    for index, role in enumerate(roles):
-        pool.add(Engine(index=index, role=role, profile=engine, queue=queue, hooks=pool, tally=tally))
+    for role in roles:
+        pool.add(Engine(role=role, profile=engine, queue=queue, hooks=pool, tally=tally))
     for index, trajectory in enumerate(batch):
-        pool.begin_turn(Session(index, trajectory))
+        pool.start(Session(index, trajectory))
     queue.run()
     return BatchResult(makespan_s=max(finish_s, default=0.0), finish_s=tuple(finish_s), tally=tally)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pearl.core.cluster import Role
 from pearl.core.engine import EngineProfile
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
 from pearl.sim.kvcache import KvCache
-from pearl.sim.session import Session
+from pearl.sim.session import Evacuated, Session
 from pearl.sim.stretch import Stretch
 from pearl.sim.tally import Tally
 
@@ -37,22 +37,30 @@ class Engine:
     """A worker's engine; its role decides its memory, and whether a prefilled sequence stays or is handed over."""
 
     def __init__(
-        self, *, index: int, role: Role, profile: EngineProfile, queue: EventQueue, hooks: EngineHooks, tally: Tally
+        self,
+        *,
+        role: Role,
+        profile: EngineProfile,
+        queue: EventQueue,
+        hooks: EngineHooks,
+        tally: Tally,
     ) -> None:
-        self.index = index
         self.role = role
         self.profile = profile
         self.tally = tally
         self.cache = KvCache(kv_capacity(profile, role))
+        self.accepting = False
+        """Whether turns may be sent here; the pool keeps it."""
         self.load = 0
-        """Live sessions that call this engine home; the router keeps it."""
+        """Live sessions that call this engine home; the pool keeps it."""
         self.link_free_s = 0.0
         """When the outgoing KV link has sent what it was asked to."""
         self._queue = queue
         self._hooks = hooks
         self._waiting: deque[Session] = deque()
         self._prefilling: list[Session] = []
-        self._pulling = 0
+        self._held: dict[Session, None] = {}
+        self._pulling: dict[Session, None] = {}
         self._ready: list[Session] = []
         self._running: dict[Session, int] = {}
         self._finishes: list[tuple[int, int, Session]] = []
@@ -62,6 +70,9 @@ class Engine:
         self._stretch = Stretch(first_s=1.0, slope_s=0.0)
         self._planned_steps = 0
         self._planned_at_s = 0.0
+        self._parts_s = (0.0, 0.0)
+        """Prefill and decode part of a step with prefill chunks."""
+        self._paused_until_s = 0.0
         self._plan_id = 0
         self._planning = False
         """Whether a plan is due at this instant anyway."""
@@ -69,14 +80,77 @@ class Engine:
     def submit(self, session: Session, *, source: Engine | None = None) -> None:
         """Queue a turn: to prefill here, or to pull its KV from `source` and decode here."""
         session.source = source
+        session.server = self
         self._waiting.append(session)
         if len(self._waiting) == 1:
             self._poke()
 
     def release(self, session: Session) -> None:
         """The KV of a handed-over session is no longer needed: its prompt stays as an idle prefix."""
+        del self._held[session]
         self.cache.park(session.index, session.context_tokens - 1)
         self._poke()
+
+    def pause(self, until_s: float) -> None:
+        """Take no step from the next step boundary until `until_s`, as for a weight update."""
+        self._paused_until_s = until_s
+        self._poke()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no session needs this engine."""
+        return next(self.sessions(), None) is None
+
+    def sessions(self) -> Iterator[Session]:
+        """Every session that this engine serves, queues or holds KV for."""
+        yield from (*self._waiting, *self._prefilling, *self._pulling, *self._ready, *self._running, *self._held)
+
+    # -- giving sessions up ----------------------------------------------------------------------------------------
+
+    def withdraw(self, session: Session) -> None:
+        """Forget a session that waits here for KV, or pulls it."""
+        if session in self._pulling:
+            self._call_off_pull(session)
+        else:
+            self._waiting.remove(session)
+        self._poke()
+
+    def evacuate(self) -> Evacuated:
+        """Stop at once: whole decode steps count, the step under way is lost. KV stays as idle prefixes."""
+        self._abort_step()
+        running = list(self._running)
+        for session in running:
+            self._leave_batch(session)
+        for session in (*running, *self._ready, *self._held):
+            self.cache.park(session.index, session.context_tokens - 1)
+        for session in self._prefilling:
+            self._drop_prefill(session)
+        pulling = list(self._pulling)
+        for session in pulling:
+            self._call_off_pull(session)
+        given_up = Evacuated(
+            interrupted=[*running, *self._ready, *self._prefilling],
+            held=list(self._held),
+            queued=[session for session in self._waiting if session.source is None],
+            handed=[*pulling, *(session for session in self._waiting if session.source is not None)],
+        )
+        for group in (self._ready, self._prefilling, self._held, self._waiting, self._finishes):
+            group.clear()
+        return given_up
+
+    def _abort_step(self) -> None:
+        if not self._planned_steps:
+            return
+        elapsed_s = self._queue.now_s - self._planned_at_s
+        if self._chunks:
+            share = elapsed_s / sum(self._parts_s) if sum(self._parts_s) else 0.0
+            self._count_time(elapsed_s, prefill_s=share * self._parts_s[0], decode_s=share * self._parts_s[1])
+        else:
+            self._count_time(elapsed_s, decode_s=elapsed_s)
+            self._advance_batch(min(self._stretch.steps_within(elapsed_s), self._planned_steps - 1))
+        self._planned_steps = 0
+        self._plan_id += 1
+        self._chunks = ()
 
     # -- planning: what the next step holds ------------------------------------------------------------------------
 
@@ -97,6 +171,10 @@ class Engine:
         self._plan()
 
     def _plan(self) -> None:
+        if self._paused_until_s > self._queue.now_s:
+            self._planning = True
+            self._queue.at(self._paused_until_s, WAKE, self._wake)
+            return
         self._planning = False
         self._join_ready()
         while self._running and self.cache.free_tokens < len(self._running):
@@ -139,7 +217,7 @@ class Engine:
 
     def _admit(self, session: Session) -> bool:
         """Reserve memory for the whole known context; a pull starts at once."""
-        sequences = len(self._running) + len(self._prefilling) + self._pulling + len(self._ready)
+        sequences = len(self._running) + len(self._prefilling) + len(self._pulling) + len(self._ready)
         tokens = session.context_tokens - (session.source is not None)
         if sequences >= self.profile.max_sequences or not self.cache.admits(tokens):
             return False
@@ -151,23 +229,29 @@ class Engine:
         if not session.recomputing:
             self.tally.prompt_tokens += tokens
             self.tally.hit_tokens += hit
+        else:
+            self.tally.recomputed_tokens += tokens - hit
         return True
 
     def _preempt(self) -> None:
         """The sequence admitted last gives its memory back, and will be computed again."""
         if self._prefilling:
             session = self._prefilling.pop()
-            self.cache.drop(session.context_tokens - session.prefilled_tokens)
-            kv_tokens = session.prefilled_tokens
+            self._drop_prefill(session)
         else:
             session = next(reversed(self._running))
             self._leave_batch(session)
-            kv_tokens = session.context_tokens - 1
-        self.cache.park(session.index, kv_tokens)
+            self.cache.park(session.index, session.context_tokens - 1)
         session.source = None
         session.recomputing = True
         self._waiting.appendleft(session)
         self.tally.preemptions += 1
+
+    def _drop_prefill(self, session: Session) -> None:
+        """Keep what is computed as an idle prefix, and free what was reserved for the rest."""
+        self.cache.drop(session.context_tokens - session.prefilled_tokens)
+        if session.prefilled_tokens:
+            self.cache.park(session.index, session.prefilled_tokens)
 
     # -- steps: what one did ---------------------------------------------------------------------------------------
 
@@ -179,35 +263,43 @@ class Engine:
             prefill_s += cost.p1_s * n + cost.p2_s * (n * n + 2 * n * session.prefilled_tokens)
         batch = len(self._running)
         if not batch:
-            self.tally.prefill_s += prefill_s
+            self._parts_s = (prefill_s, 0.0)
             return prefill_s
         factor = self.profile.mixed_step_factor
         decode_s = self.profile.decode.seconds(batch, self._running_kv_tokens + batch)
-        self.tally.prefill_s += factor * prefill_s
-        self.tally.decode_s += factor * decode_s
+        self._parts_s = (factor * prefill_s, factor * decode_s)
         return factor * (prefill_s + decode_s)
 
     def _end_step(self, plan_id: int) -> None:
         if plan_id != self._plan_id:
             return
-        tally = self.tally
-        tally.busy_s[self.role] += self._queue.now_s - self._planned_at_s
         self._planning = True
         steps, self._planned_steps = self._planned_steps, 0
         chunks, self._chunks = self._chunks, ()
-        if not chunks:
-            tally.decode_s += self._stretch.seconds(steps)
-        batch = len(self._running)
-        if batch:
-            self._step += steps
-            self._running_kv_tokens += steps * batch
-            self.cache.grow(steps * batch)
-            tally.decode_steps += steps
-            tally.output_tokens += steps * batch
+        elapsed_s = self._queue.now_s - self._planned_at_s
+        if chunks:
+            self._count_time(elapsed_s, prefill_s=self._parts_s[0], decode_s=self._parts_s[1])
+        else:
+            self._count_time(elapsed_s, decode_s=elapsed_s)
+        if self._running:
+            self._advance_batch(steps)
             self._finish_turns()
         if chunks:
             self._end_chunks(chunks)
         self._plan()
+
+    def _count_time(self, busy_s: float, *, prefill_s: float = 0.0, decode_s: float = 0.0) -> None:
+        self.tally.busy_s[self.role] += busy_s
+        self.tally.prefill_s += prefill_s
+        self.tally.decode_s += decode_s
+
+    def _advance_batch(self, steps: int) -> None:
+        tokens = steps * len(self._running)
+        self._step += steps
+        self._running_kv_tokens += tokens
+        self.cache.grow(tokens)
+        self.tally.decode_steps += steps
+        self.tally.output_tokens += tokens
 
     def _finish_turns(self) -> None:
         finishes = self._finishes
@@ -233,12 +325,14 @@ class Engine:
         if session.remaining_tokens == 0:
             self._finish(session)
         elif self.role is Role.PREFILL:
+            self._held[session] = None
             self._hooks.prefilled(self, session)
         else:
             self._join_batch(session)
 
     def _finish(self, session: Session) -> None:
         self.cache.park(session.index, session.context_tokens - 1)
+        session.server = None
         self._hooks.turn_done(session)
 
     # -- the decode batch ------------------------------------------------------------------------------------------
@@ -276,18 +370,27 @@ class Engine:
         sending_s = transfer.seconds(tokens) - transfer.latency_s
         start_s = max(self._queue.now_s, source.link_free_s)
         source.link_free_s = start_s + sending_s
-        self._pulling += 1
+        self._pulling[session] = None
+        session.pull_id += 1
         self.tally.transfer_s += transfer.latency_s + sending_s
         self.tally.transferred_tokens += tokens
-        self._queue.at(source.link_free_s + transfer.latency_s, ARRIVAL, self._pulled, session)
+        self._queue.at(source.link_free_s + transfer.latency_s, ARRIVAL, self._pulled, (session, session.pull_id))
 
-    def _pulled(self, session: Session) -> None:
-        self._pulling -= 1
+    def _pulled(self, pull: tuple[Session, int]) -> None:
+        session, pull_id = pull
+        if session.pull_id != pull_id or session not in self._pulling:
+            return
+        del self._pulling[session]
         if session.source is not None:
             session.source.release(session)
             session.source = None
         self._ready.append(session)
         self._poke()
+
+    def _call_off_pull(self, session: Session) -> None:
+        del self._pulling[session]
+        session.pull_id += 1
+        self.cache.drop(session.context_tokens - 1)
 
 
 def kv_capacity(profile: EngineProfile, role: Role) -> int:

@@ -1,7 +1,11 @@
-"""A pool of engines: each turn goes to an engine, is handed over if the pool is disaggregated, then waits outside."""
+"""A pool of engines: each turn goes to an engine, is handed over if the pool is disaggregated, then waits outside.
+
+Engines may join and leave at any time. What has no engine to go to waits in the pool; nothing is ever dropped.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -10,6 +14,7 @@ from pearl.core.workload import Routing
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.session import Session
+from pearl.sim.tally import Tally
 
 _LOAD = attrgetter("load")
 
@@ -17,60 +22,187 @@ _LOAD = attrgetter("load")
 class Pool:
     """Routes turns.
 
-    Under affinity a session's first turn picks the engine with the fewest sessions, and later turns go back there;
-    under round robin every turn takes the next engine.
+    Under affinity a session's first turn picks the engine with the fewest sessions, and later turns go back there
+    while it serves; under round robin every turn takes the next engine.
     """
 
-    def __init__(self, *, queue: EventQueue, routing: Routing, done: Callable[[Session], None]) -> None:
+    def __init__(
+        self, *, queue: EventQueue, routing: Routing, done: Callable[[Session], None], tally: Tally | None = None
+    ) -> None:
+        self.live: dict[Session, None] = {}
+        """Sessions that have begun and not ended."""
+        self.tally = tally or Tally()
         self._queue = queue
         self._routing = routing
         self._done = done
+        self._engines: dict[Role, list[Engine]] = {role: [] for role in Role}
         self._entries: list[Engine] = []
         self._decoders: list[Engine] = []
         self._next_entry = 0
         self._next_decoder = 0
+        self._known: set[Engine] = set()
+        self._outside: dict[Session, None] = {}
+        self._unserved: deque[Session] = deque()
+        self._unhanded: deque[tuple[Session, Engine]] = deque()
+
+    # -- membership ------------------------------------------------------------------------------------------------
 
     def add(self, engine: Engine) -> None:
-        """Let `engine` serve in its role."""
-        (self._decoders if engine.role is Role.DECODE else self._entries).append(engine)
+        """Let `engine` serve in its role, and send it what waits for such an engine."""
+        engine.accepting = True
+        self._known.add(engine)
+        self._engines[engine.role].append(engine)
+        self._sort_by_use()
+        for _ in range(len(self._unserved)):
+            self._enter(self._unserved.popleft())
+        for _ in range(len(self._unhanded)):
+            self._hand_over(*self._unhanded.popleft())
 
-    def begin_turn(self, session: Session) -> None:
-        """Send the session's next turn to an engine."""
-        session.begin_turn()
+    def remove(self, engine: Engine) -> None:
+        """Send no more turns to `engine`; it goes on with those that it has."""
+        if engine.accepting:
+            engine.accepting = False
+            self._engines[engine.role].remove(engine)
+            self._sort_by_use()
+
+    def evacuate(self, engine: Engine) -> None:
+        """Take everything from `engine` and send it elsewhere; sessions keep the tokens that are out."""
+        self.remove(engine)
+        self._known.discard(engine)
+        given_up = engine.evacuate()
+        for session in given_up.held:
+            self._forget_hand_over(session, engine)
+        for session in (*given_up.interrupted, *given_up.held):
+            session.interruptions += 1
+            session.recomputing = True
+            session.source = None
+            self.tally.interruptions += 1
+            self._enter(session)
+        for session in given_up.queued:
+            self._enter(session)
+        for session in given_up.handed:
+            if session.source is not None:
+                self._hand_over(session, session.source)
+
+    def rebalance(self) -> None:
+        """After engines joined: sessions beyond an equal share lose their home, and choose anew at their next turn.
+
+        Those with the shortest contexts move, since their prefix is the cheapest to compute again.
+        """
         if self._routing is Routing.AFFINITY:
-            if session.home is None:
-                session.home = _least_loaded(self._entries)
-            session.home.submit(session)
+            homed = [session for session in self.live if session.home is not None and session.home.accepting]
+            for session in _beyond_share(homed, self._entries, attrgetter("home")):
+                _leave_home(session)
+            homed = [session for session in self.live if session.decode_home and session.decode_home.accepting]
+            for session in _beyond_share(homed, self._decoders, attrgetter("decode_home")):
+                _leave_decode_home(session)
+
+    def lost(self) -> list[Session]:
+        """An audit: live sessions that are neither in the environment, nor queued, nor with any engine here."""
+        found = {*self._outside, *self._unserved, *(session for session, _ in self._unhanded)}
+        for engine in self._known:
+            found.update(engine.sessions())
+        return [session for session in self.live if session not in found]
+
+    def _sort_by_use(self) -> None:
+        """Colocated engines decode what prefill engines hand over while no decode engine serves."""
+        colocated = self._engines[Role.COLOCATED]
+        self._entries = colocated + self._engines[Role.PREFILL]
+        self._decoders = self._engines[Role.DECODE] or colocated
+
+    def _forget_hand_over(self, session: Session, holder: Engine) -> None:
+        if session.server is not None and session.server is not holder:
+            session.server.withdraw(session)
         else:
-            self._next_entry += 1
-            self._entries[self._next_entry % len(self._entries)].submit(session)
+            self._unhanded.remove((session, holder))
+
+    # -- a session's way -------------------------------------------------------------------------------------------
+
+    def start(self, session: Session) -> None:
+        """Begin a trajectory."""
+        self.live[session] = None
+        self._begin_turn(session)
 
     def prefilled(self, engine: Engine, session: Session) -> None:
         """Hand the session over to a decode engine."""
-        if self._routing is Routing.AFFINITY:
-            if session.decode_home is None:
-                session.decode_home = _least_loaded(self._decoders)
-            session.decode_home.submit(session, source=engine)
-        else:
-            self._next_decoder += 1
-            self._decoders[self._next_decoder % len(self._decoders)].submit(session, source=engine)
+        self._hand_over(session, engine)
 
     def turn_done(self, session: Session) -> None:
         """To the environment, or out."""
         if session.last_turn:
-            for home in (session.home, session.decode_home):
-                if home is not None:
-                    home.load -= 1
+            _leave_home(session)
+            _leave_decode_home(session)
+            del self.live[session]
             self._done(session)
             return
         environment_s = session.trajectory[session.turn].environment_s
         if environment_s > 0:
-            self._queue.at(self._queue.now_s + environment_s, ARRIVAL, self.begin_turn, session)
+            self._outside[session] = None
+            self._queue.at(self._queue.now_s + environment_s, ARRIVAL, self._come_back, session)
         else:
-            self.begin_turn(session)
+            self._begin_turn(session)
+
+    def _come_back(self, session: Session) -> None:
+        del self._outside[session]
+        self._begin_turn(session)
+
+    def _begin_turn(self, session: Session) -> None:
+        session.begin_turn()
+        self._enter(session)
+
+    def _enter(self, session: Session) -> None:
+        """To an engine that prefills."""
+        if not self._entries:
+            session.server = None
+            self._unserved.append(session)
+        elif self._routing is Routing.ROUND_ROBIN:
+            self._next_entry += 1
+            self._entries[self._next_entry % len(self._entries)].submit(session)
+        else:
+            if session.home is None or not session.home.accepting:
+                _leave_home(session)
+                session.home = min(self._entries, key=_LOAD)
+                session.home.load += 1
+            session.home.submit(session)
+
+    def _hand_over(self, session: Session, holder: Engine) -> None:
+        """To an engine that decodes, which pulls the KV from `holder`."""
+        if not self._decoders:
+            session.server = None
+            self._unhanded.append((session, holder))
+        elif self._routing is Routing.ROUND_ROBIN:
+            self._next_decoder += 1
+            self._decoders[self._next_decoder % len(self._decoders)].submit(session, source=holder)
+        else:
+            if session.decode_home is None or not session.decode_home.accepting:
+                _leave_decode_home(session)
+                session.decode_home = min(self._decoders, key=_LOAD)
+                session.decode_home.load += 1
+            session.decode_home.submit(session, source=holder)
 
 
-def _least_loaded(engines: list[Engine]) -> Engine:
-    engine = min(engines, key=_LOAD)
-    engine.load += 1
-    return engine
+def _leave_home(session: Session) -> None:
+    if session.home is not None:
+        session.home.load -= 1
+        session.home = None
+
+
+def _leave_decode_home(session: Session) -> None:
+    if session.decode_home is not None:
+        session.decode_home.load -= 1
+        session.decode_home = None
+
+
+def _beyond_share(
+    sessions: list[Session], engines: list[Engine], home_of: Callable[[Session], Engine]
+) -> list[Session]:
+    """Of each engine's sessions, those beyond an equal share (rounded up), shortest contexts first."""
+    share = -(-len(sessions) // len(engines)) if engines else 0
+    excess = {engine: engine.load - share for engine in engines if engine.load > share}
+    movers = []
+    for session in sorted(sessions, key=lambda s: (s.context_tokens, s.index)) if excess else ():
+        home = home_of(session)
+        if excess.get(home, 0) > 0:
+            excess[home] -= 1
+            movers.append(session)
+    return movers

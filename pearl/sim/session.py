@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pearl.sim.trajectories import Trajectory
@@ -22,10 +23,13 @@ class Session:
         "decode_home",
         "home",
         "index",
+        "interruptions",
         "joined_step",
         "prefilled_tokens",
+        "pull_id",
         "recomputing",
         "remaining_tokens",
+        "server",
         "source",
         "trajectory",
         "turn",
@@ -47,8 +51,13 @@ class Session:
         self.home: Engine | None = None
         """Engine that prefills this session's turns (colocated: serves them), under session affinity."""
         self.decode_home: Engine | None = None
+        self.server: Engine | None = None
+        """Engine that has the current turn; None in the environment."""
         self.source: Engine | None = None
-        """Prefill engine that holds the KV which a decode engine is to pull."""
+        """Prefill engine that holds the KV which `server` is to pull."""
+        self.pull_id = 0
+        """Tells the pull under way from one that was called off."""
+        self.interruptions = 0
 
     def begin_turn(self) -> None:
         """Append the next turn's prompt."""
@@ -62,3 +71,17 @@ class Session:
     def last_turn(self) -> bool:
         """Whether no turn follows."""
         return self.turn == len(self.trajectory) - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Evacuated:
+    """The sessions that an engine gave up, oldest first, by what they need next."""
+
+    interrupted: list[Session]
+    """Their KV here is lost to them: to prefill again, from the tokens that are out."""
+    held: list[Session]
+    """Likewise, and their decode engine is still waiting for it."""
+    queued: list[Session]
+    """Nothing was done for them yet."""
+    handed: list[Session]
+    """Their KV is with `session.source`: any decode engine may pull it."""

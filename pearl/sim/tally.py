@@ -20,6 +20,10 @@ class Tally:
     output_tokens: int = 0
     transferred_tokens: int = 0
     transfer_s: float = 0.0
+    recomputed_tokens: int = 0
+    """Prefilled again after a preemption or an interruption."""
     preemptions: int = 0
+    interruptions: int = 0
+    """Turns that lost their engine under way and went on elsewhere."""
     prefill_steps: int = 0
     decode_steps: int = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_samples import batches, tight_profiles, workload
-from stepwise import Stepwise
 
 from pearl.core.cluster import Counts
 from pearl.sim.batch import simulate_batch
+from tests.sim.sim_samples import batches, tight_profiles, workload
+from tests.sim.stepwise import Stepwise
 
 
 def assert_agree(batch, profile, counts: Counts) -> None:

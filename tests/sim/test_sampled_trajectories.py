@@ -5,10 +5,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_samples import workload
 
 from pearl.core.distribution import Distribution
 from pearl.sim.trajectories import context_tokens, sample
+from tests.sim.sim_samples import workload
 
 
 @given(seed=st.integers(0, 10**6), limit=st.integers(2, 3000))

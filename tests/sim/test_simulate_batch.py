@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from sim_samples import batches, profile, routings, tight_profiles, turn, workload
 
 from pearl.core.cluster import Counts, Role
 from pearl.core.workload import Routing
@@ -12,6 +11,7 @@ from pearl.errors import UsageError
 from pearl.sim.batch import simulate_batch
 from pearl.sim.kvcache import KvCache
 from pearl.sim.trajectories import sample
+from tests.sim.sim_samples import batches, profile, routings, tight_profiles, turn, workload
 
 TWO = Counts(colocated=2)
 

@@ -1,0 +1,399 @@
+"""The simulated cluster: the GPU–worker–role state, the engines behind it, and plan steps that take their time.
+
+Steps behave as `pearl.planning.apply.advance` says, once they are over; until then the worker is in transition. A
+worker that serves has its engine in the pool. Whatever leaves is evacuated first, so that no trajectory is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from pearl.core.cluster import ClusterState, Role, Status, Worker, Zone
+from pearl.core.engine import EngineProfile, TransitionCosts
+from pearl.core.event import Event, EventKind, apply_event
+from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
+from pearl.planning.apply import advance, touched
+from pearl.sim.engine import Engine
+from pearl.sim.events import ARRIVAL, EventQueue
+from pearl.sim.log import Happening, Record
+from pearl.sim.pool import Pool
+from pearl.sim.program import Program
+from pearl.sim.seat import Seat, refusal, same_effect
+from pearl.sim.usage import UsageMeter
+
+
+class SimCluster:
+    """Takes events from outside and steps from a scheduler; tells `listener` of every event, after applying it."""
+
+    def __init__(
+        self,
+        *,
+        state: ClusterState,
+        profile: EngineProfile,
+        costs: TransitionCosts,
+        pool: Pool,
+        queue: EventQueue,
+        listener: Callable[[Event], None],
+    ) -> None:
+        self.usage = UsageMeter()
+        self.log: list[Record] = []
+        self._profile = profile
+        self._costs = costs
+        self._pool = pool
+        self._queue = queue
+        self._listener = listener
+        self._epoch = state.epoch
+        self._state: ClusterState | None = None
+        self._seats: dict[str, Seat] = {}
+        self._groups: list[AdmitGroup] = []
+        self._program = Program(self._begin)
+        self._overlap_waiter: Callable[[], None] | None = None
+        for worker in state.workers:
+            self._seat(worker)
+
+    # -- what others see -------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClusterState:
+        """The GPU–worker–role state as it is now."""
+        if self._state is None:
+            workers = tuple(seat.worker for seat in self._seats.values())
+            self._state = ClusterState(workers=workers, epoch=self._epoch)
+        return self._state
+
+    @property
+    def in_transition(self) -> bool:
+        """Whether steps are still being carried out."""
+        return not self._program.idle
+
+    def apply(self, step: Step) -> None:
+        """Accept a step: it begins when the steps before it allow, and takes the time that the costs say.
+
+        A step that would change nothing ends at once, so that applying it twice does no harm.
+        """
+        self._program.append(step)
+
+    def cancel_pending(self) -> None:
+        """Drop what has not begun, as a newer plan supersedes it.
+
+        Groups whose engines are starting are still admitted; workers that were drained for a dropped step serve on.
+        """
+        for step in self._program.cancel(self._starting):
+            self._drop(step, "superseded by a newer plan")
+            if isinstance(step, AdmitGroup):
+                self._roll_back(step, "superseded by a newer plan")
+            elif step.worker in self._seats:
+                self._resume(self._seats[step.worker])
+
+    def when_overlap_is_free(self, action: Callable[[], None]) -> None:
+        """Call `action`, once, when no overlap worker holds device memory any more."""
+        self._overlap_waiter = action
+        self._check_overlap()
+
+    def update_weights(self) -> None:
+        """Every serving engine pauses for the sync; prefixes computed with the old weights are dropped."""
+        until_s = self._queue.now_s + self._costs.sync_weights_s
+        for seat in self._seats.values():
+            if seat.engine is not None:
+                seat.engine.cache.forget_idle()
+                seat.engine.pause(until_s)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def happen(self, event: Event) -> None:
+        """Apply an event of the outside world, then tell the listener.
+
+        GPUs under a reclaim notice are lost when their grace is over, and overlap workers are made to return when the
+        trainer's patience is: a scheduler that acts sooner loses less.
+        """
+        event = replace(event, at_s=self._queue.now_s)
+        before = self.state
+        after = apply_event(before, event)
+        for worker in before.workers:
+            if worker.id not in after.by_id:
+                self._lose(worker.id)
+        for worker in after.workers:
+            if worker.id not in before.by_id:
+                self._seat(worker)
+            elif worker != before.by_id[worker.id]:
+                self._put(self._seats[worker.id], worker)
+                self._serve(self._seats[worker.id])
+        if event.within_s is not None and event.kind in (EventKind.RECLAIM_NOTICE, EventKind.TRAINING_STARTED):
+            self._queue.at(self._queue.now_s + event.within_s, ARRIVAL, self._deadline, event)
+        self._record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
+        self._listener(event)
+
+    def _deadline(self, event: Event) -> None:
+        late = [seat for seat in self._named(event) if seat.worker.must_leave]
+        if event.kind is EventKind.RECLAIM_NOTICE and late:
+            lost = tuple(seat.worker.id for seat in late)
+            self.happen(Event(kind=EventKind.GPUS_LOST, workers=lost))
+            return
+        for seat in late:
+            if seat.worker.status is not Status.INACTIVE:
+                self._chain(seat, Return(worker=seat.worker.id, estimated_s=self._costs.return_s))
+
+    def _named(self, event: Event) -> Iterable[Seat]:
+        if event.workers:
+            return [self._seats[worker_id] for worker_id in event.workers if worker_id in self._seats]
+        return [seat for seat in self._seats.values() if seat.worker.zone is Zone.OVERLAP]
+
+    def _lose(self, worker_id: str) -> None:
+        seat = self._seats.pop(worker_id)
+        self._changed()
+        self.usage.remove(self._queue.now_s, worker_id)
+        self._record(Happening.WORKER, worker=worker_id, gone=True)
+        self._vacate(seat)
+        self._roll_back_groups_of(worker_id)
+        self._settle(seat)
+        self._check_overlap()
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, step: Step) -> bool:
+        """Begin a step of the program; whether it takes time."""
+        if isinstance(step, AdmitGroup):
+            return self._begin_group(step)
+        seat = self._seats.get(step.worker)
+        if seat is None:
+            return self._drop(step, "the worker is gone")
+        if seat.step is not None:
+            return self._chain(seat, step)
+        why = refusal(seat, step)
+        if why is not None:
+            return self._drop(step, why)
+        awaited = not isinstance(step, Start)
+        self._take(seat, step, awaited=awaited)
+        return awaited
+
+    def _chain(self, seat: Seat, step: Step) -> bool:
+        """Let a step wait for the one under way on its worker; it is not waited for itself."""
+        under_way = seat.next[-1] if seat.next else seat.step
+        if under_way is None or not same_effect(under_way, step):
+            seat.next.append(step)
+            self._take_next(seat)
+        return False
+
+    def _take(self, seat: Seat, step: Step, *, awaited: bool) -> None:
+        seat.step = step
+        seat.awaited = awaited
+        self._record(Happening.STEP_BEGAN, step=type(step).__name__, worker=seat.worker.id)
+        match step:
+            case Drain():
+                seconds = self._begin_drain(seat, step)
+            case ChangeRole():
+                self._vacate(seat)
+                self._put(seat, replace(seat.worker, role=step.after, status=Status.TRANSITIONING))
+                seconds = self._costs.change_role_s
+            case Activate() | Borrow():
+                self._put(seat, replace(seat.worker, role=step.role, status=Status.TRANSITIONING))
+                borrow = isinstance(step, Borrow)
+                seconds = self._costs.borrow_s if borrow else self._costs.activate_s + self._costs.sync_weights_s
+            case Deactivate() | Return() | Stop():
+                self._vacate(seat)
+                self._roll_back_groups_of(seat.worker.id)
+                self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.TRANSITIONING))
+                seconds = self._release_s(step)
+            case Start():
+                self._put(seat, advance(seat.worker, step))
+                seconds = self._costs.start_s
+            case AdmitGroup():
+                raise AssertionError("a group has no seat of its own")
+            case _:
+                assert_never(step)
+        self._queue.at(self._queue.now_s + seconds, ARRIVAL, self._end, (seat, step))
+
+    def _release_s(self, step: Deactivate | Return | Stop) -> float:
+        match step:
+            case Deactivate():
+                return self._costs.deactivate_s
+            case Return():
+                return self._costs.return_s
+            case Stop():
+                return self._costs.stop_s
+        assert_never(step)
+
+    def _begin_drain(self, seat: Seat, step: Drain) -> float:
+        """Stop dispatch; turns that end within the time end here, the others go on elsewhere."""
+        self._put(seat, advance(seat.worker, step))
+        if seat.engine is None:
+            return 0.0
+        self._pool.remove(seat.engine)
+        if seat.engine.empty:
+            return 0.0
+        return self._costs.drain_s if step.deadline_s is None else min(self._costs.drain_s, step.deadline_s)
+
+    def _end(self, ended: tuple[Seat, Step]) -> None:
+        seat, step = ended
+        if seat.step is not step:
+            return
+        match step:
+            case Drain():
+                self._vacate(seat)
+            case Start():
+                seat.up = True
+            case Stop():
+                seat.up = False
+                self._put(seat, advance(seat.worker, step))
+            case _:
+                self._put(seat, advance(seat.worker, step))
+                self._serve(seat)
+        self._record(Happening.STEP_ENDED, step=type(step).__name__, worker=seat.worker.id)
+        self._settle(seat)
+        self._check_overlap()
+        self._take_next(seat)
+
+    def _take_next(self, seat: Seat) -> None:
+        while seat.next and seat.step is None:
+            step = seat.next.popleft()
+            why = refusal(seat, step)
+            if why is None:
+                self._take(seat, step, awaited=False)
+            else:
+                self._drop(step, why)
+
+    def _settle(self, seat: Seat) -> None:
+        """The seat's step is over, or called off."""
+        seat.step = None
+        if seat.awaited:
+            seat.awaited = False
+            self._program.ended()
+        self._admit_ready_groups()
+
+    def _resume(self, seat: Seat) -> None:
+        """A worker that was drained for nothing serves on in its role."""
+        if not seat.in_limbo or any(seat.worker.id in group.workers for group in self._groups):
+            return
+        self._put(seat, replace(seat.worker, status=Status.ACTIVE))
+        if seat.engine is not None:
+            self._pool.add(seat.engine)
+        self._serve(seat)
+        self._settle(seat)
+
+    # -- groups: background expansion, all or none ------------------------------------------------------------------
+
+    def _begin_group(self, group: AdmitGroup) -> bool:
+        if any(group.workers == other.workers for other in self._groups):
+            return False
+        if not self._starting(group):
+            self._roll_back(group, "a member is gone or was never started")
+            return False
+        self._groups.append(group)
+        self._admit_ready_groups()
+        return True
+
+    def _starting(self, step: Step) -> bool:
+        return isinstance(step, AdmitGroup) and all(self._starting_or_up(worker_id) for worker_id in step.workers)
+
+    def _starting_or_up(self, worker_id: str) -> bool:
+        seat = self._seats.get(worker_id)
+        return seat is not None and (seat.up or isinstance(seat.step, Start))
+
+    def _admit_ready_groups(self) -> None:
+        for group in self._groups[:]:
+            seats = [self._seats[worker_id] for worker_id in group.workers]
+            if all(seat.up and seat.step is None for seat in seats):
+                for seat in seats:
+                    seat.step = group
+                self._queue.at(self._queue.now_s + self._costs.admit_s, ARRIVAL, self._admit, group)
+
+    def _admit(self, group: AdmitGroup) -> None:
+        if group not in self._groups:
+            return
+        self._groups.remove(group)
+        for seat in self._members(group):
+            seat.step = None
+            self._put(seat, advance(seat.worker, group))
+            self._serve(seat)
+        self._record(Happening.STEP_ENDED, step="AdmitGroup", workers=list(group.workers))
+        self._program.ended()
+        for seat in self._members(group):
+            self._take_next(seat)
+
+    def _roll_back(self, group: AdmitGroup, why: str) -> None:
+        """No member joins: those that are up stay idle, for a later decision to activate."""
+        if group in self._groups:
+            self._groups.remove(group)
+            self._program.ended()
+        for seat in self._members(group):
+            if seat.step is group:
+                seat.step = None
+            if seat.worker.status is Status.TRANSITIONING and seat.engine is None:
+                self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.INACTIVE))
+                self._take_next(seat)
+        self._record(Happening.GROUP_ROLLED_BACK, workers=list(group.workers), because=why)
+
+    def _roll_back_groups_of(self, worker_id: str) -> None:
+        for group in [group for group in self._groups if worker_id in group.workers]:
+            self._roll_back(group, f"{worker_id} leaves")
+
+    def _members(self, group: AdmitGroup) -> list[Seat]:
+        return [self._seats[worker_id] for worker_id in group.workers if worker_id in self._seats]
+
+    # -- seats -----------------------------------------------------------------------------------------------------
+
+    def _seat(self, worker: Worker) -> None:
+        """Take a worker in; one in transition is taken as settled."""
+        if worker.status is Status.TRANSITIONING and worker.started:
+            worker = replace(worker, status=Status.INACTIVE if worker.role is Role.INACTIVE else Status.ACTIVE)
+        seat = Seat(worker=worker, up=worker.started)
+        self._seats[worker.id] = seat
+        self._put(seat, worker)
+        self._serve(seat)
+
+    def _put(self, seat: Seat, worker: Worker) -> None:
+        seat.worker = worker
+        self._changed()
+        self.usage.put(self._queue.now_s, worker)
+        self._record(
+            Happening.WORKER,
+            worker=worker.id,
+            zone=worker.zone.value,
+            role=worker.role.value,
+            status=worker.status.value,
+            gpus=worker.gpus,
+        )
+
+    def _serve(self, seat: Seat) -> None:
+        """Put a new engine into the pool, if the worker serves by now and is to stay."""
+        worker = seat.worker
+        if seat.engine is not None or worker.status is not Status.ACTIVE or not worker.serving:
+            return
+        seat.engine = Engine(
+            role=worker.role,
+            profile=self._profile,
+            queue=self._queue,
+            hooks=self._pool,
+            tally=self._pool.tally,
+        )
+        self._pool.add(seat.engine)
+        self._pool.rebalance()
+
+    def _vacate(self, seat: Seat) -> None:
+        """Interrupt whatever the worker still runs; its trajectories go on elsewhere."""
+        if seat.engine is not None:
+            engine, seat.engine = seat.engine, None
+            self._pool.evacuate(engine)
+
+    def _check_overlap(self) -> None:
+        waiter = self._overlap_waiter
+        if waiter is None:
+            return
+        overlap = (seat for seat in self._seats.values() if seat.worker.zone is Zone.OVERLAP)
+        if all(seat.worker.status is Status.INACTIVE for seat in overlap):
+            self._overlap_waiter = None
+            waiter()
+
+    def _changed(self) -> None:
+        self._epoch += 1
+        self._state = None
+
+    def _drop(self, step: Step, why: str) -> bool:
+        self._record(Happening.STEP_DROPPED, step=type(step).__name__, workers=list(touched(step)), because=why)
+        return False
+
+    def _record(self, what: Happening, **data: object) -> None:
+        facts: Mapping[str, object] = data
+        self.log.append(Record(at_s=self._queue.now_s, what=what, data=facts))
