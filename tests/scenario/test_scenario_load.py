@@ -44,7 +44,7 @@ def test_shipped_scenarios_show_what_they_promise():
     assert len(load_scenario("scale-4096").state.workers) == 4096
     reclaim = load_scenario("reclaim")
     assert reclaim.state.counts.label() == "3P9D"
-    assert reclaim.state_after_event.counts.label() == "1P7D"
+    assert reclaim.state_after_event.counts.label() == "0P8D"
     infeasible = load_scenario("infeasible-kv")
     room = len(infeasible.state.workers) * infeasible.engine.kv_decode_tokens
     least_context = (
