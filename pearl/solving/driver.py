@@ -151,7 +151,7 @@ class _TierRun:
         answer = self._ask(objective, hint=self.best.point, more=more)
         if answer.status is SolveStatus.INFEASIBLE:
             raise SolverContractError(
-                f"solver {self.solver.id!r} calls tier {objective.name!r} infeasible ({answer.detail}); a point is known"
+                f"solver {self.solver.id!r} says {answer.detail!r} of tier {objective.name!r}, and a point is known"
             )
         if answer.status is not SolveStatus.OPTIMAL:
             self.proved = False

@@ -166,7 +166,8 @@ def _soft(rng: Random) -> Soft | None:
 
 
 def _when(rng: Random) -> Mode | None:
-    return rng.choice([None, *Mode])
+    modes: list[Mode | None] = [None, *Mode]
+    return rng.choice(modes)
 
 
 def _scale(rng: Random) -> Fraction:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pearl.core.cluster import SERVING_ROLES, Mode, Role
-from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Axis, DecisionProblem, Linear
+from pearl.core.cluster import SERVING_ROLES, Mode, Role, Zone
+from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Axis, Change, DecisionProblem, Linear
 
 MODE_ROLES: Mapping[Mode, tuple[Role, ...]] = {
     Mode.COLOCATED: (Role.COLOCATED, Role.INACTIVE),
@@ -22,7 +22,7 @@ AXIS_MODE: Mapping[Axis, Mode] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Smallest and largest count of each serving role while its mode runs; a low above its high bars the mode."""
+    """Smallest and largest count of each serving role while its mode runs; a high below its low bars the mode."""
 
     low: Mapping[Role, int]
     high: Mapping[Role, int]
@@ -36,17 +36,32 @@ class Scope:
 
 
 def scope_of(problem: DecisionProblem) -> Scope:
-    """Bounds on counts from sizes, targets and fixed counts."""
+    """Bounds on counts from sizes, targets, fixed counts, the borrow limit, and modes that hysteresis bars."""
+    scope = _counts_scope(problem)
+    barred = [mode for mode in Mode if not _may_run(problem, scope, mode)]
+    high = {role: 0 if any(role in MODE_ROLES[mode] for mode in barred) else most for role, most in scope.high.items()}
+    return Scope(low=scope.low, high=high, serving=scope.serving)
+
+
+def _counts_scope(problem: DecisionProblem) -> Scope:
     low: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
-    high: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
-    serving = 0
+    own: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
+    borrowed: dict[Role, int] = dict.fromkeys(SERVING_ROLES, 0)
+    serving = overlap = 0
     for group in problem.groups:
         roles = [role for role in group.targets if role is not Role.INACTIVE]
-        serving += group.size if roles else 0
+        if group.zone is Zone.OVERLAP:
+            overlap += group.size if roles else 0
+        else:
+            serving += group.size if roles else 0
         for role in roles:
-            high[role] += group.size
+            reach = borrowed if group.zone is Zone.OVERLAP else own
+            reach[role] += group.size
             if len(group.targets) == 1:
                 low[role] += group.size
+    most = max(0, problem.borrow.max_workers)
+    serving += min(overlap, most)
+    high = {role: own[role] + min(borrowed[role], most) for role in own}
     for serving_role in SERVING_ROLES:
         low[serving_role] = max(1, low[serving_role])
         if problem.fixed is not None:
@@ -55,6 +70,17 @@ def scope_of(problem: DecisionProblem) -> Scope:
     for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
         high[role] = min(high[role], serving - low[other])
     return Scope(low=low, high=high, serving=serving)
+
+
+def _may_run(problem: DecisionProblem, scope: Scope, mode: Mode) -> bool:
+    if mode not in problem.modes:
+        return False
+    hurdle = problem.hurdle
+    if hurdle is None or problem.current_mode in (None, mode):
+        return True
+    if Change.MODE in hurdle.forbidden:
+        return False
+    return not hurdle.gate or _fastest_ms(problem, scope, mode) + hurdle.mode_ms <= hurdle.stay_ms
 
 
 def bounds_in_mode(
@@ -82,22 +108,24 @@ def bounds_in_mode(
 
 def lower_bound_ms(problem: DecisionProblem, scope: Scope) -> int:
     """No assignment is faster: the best table value over the counts in scope; UNREACHABLE_MS if none can run."""
+    return min(_fastest_ms(problem, scope, mode) for mode in Mode)
+
+
+def _fastest_ms(problem: DecisionProblem, scope: Scope, mode: Mode) -> int:
     tables = problem.tables
-    best = UNREACHABLE_MS
-    if Mode.COLOCATED in problem.modes:
-        best = min((tables.colocated_ms[n] for n in scope.domain(Axis.COLOCATED)), default=best)
-    if Mode.DISAGGREGATED not in problem.modes:
-        return best
+    if mode is Mode.COLOCATED:
+        return min((tables.colocated_ms[n] for n in scope.domain(Axis.COLOCATED)), default=UNREACHABLE_MS)
     prefill, decode = scope.domain(Axis.PREFILL), scope.domain(Axis.DECODE)
+    if not prefill or not decode:
+        return UNREACHABLE_MS
     if tables.pairs:
         fit = (
             rung.makespan_ms
             for rung in tables.pairs
             if rung.prefill < prefill.stop and rung.decode < decode.stop and rung.prefill + rung.decode <= scope.serving
         )
-        return min(best, min(fit, default=best))
-    if not prefill or not decode:
-        return best
+        return min(fit, default=UNREACHABLE_MS)
+    best = UNREACHABLE_MS
     fastest = list(accumulate((tables.decode_ms[n] for n in decode), min))
     for n in prefill:
         spare = min(scope.serving - n, decode.stop - 1) - decode.start

@@ -15,9 +15,9 @@ from pearl.solving.rungs import Window
 from pearl.solving.scope import lower_bound_ms, scope_of
 from pearl.solving.tiers import held_bound, priced_tiers
 
-SLACK_PERCENT = (5, 40)
-"""How far above the lower bound the first windows reach. Rules and gates rarely cost more than a few per cent, and 5 %
-keeps one rung in twenty of a 1/n table."""
+SLACK_PER_MILLE = (5, 50, 400)
+"""How far above the lower bound the first windows reach. The bound is often met; rules and gates rarely cost more than
+a few per cent; and 5 % keeps one rung in twenty of a 1/n table."""
 
 SLOWEST_MS = UNREACHABLE_MS - 1
 
@@ -50,7 +50,9 @@ class WindowSearch:
             offset=expr.constant,
             tolerance_ppb=first.tolerance_ppb,
         )
-        ends = [search.needed_ms(expr.makespan * (low_ms + low_ms * p // 100) + expr.constant) for p in SLACK_PERCENT]
+        ends = [
+            search.needed_ms(expr.makespan * (low_ms + low_ms * p // 1000) + expr.constant) for p in SLACK_PER_MILLE
+        ]
         stay = today(problem)
         if stay is not None and (kept := evaluate(problem, stay)).feasible:
             enough = search.needed_ms(kept.tier_values[0])
