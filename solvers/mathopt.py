@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from pearl.errors import SolverError
-from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
+from pearl.solving.backend import LARGEST_EXACT_DOUBLE, answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
 
@@ -101,6 +101,7 @@ def _parameters(mathopt: Any, backend: str, limits: Limits) -> Any:
     for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
         parameters.highs.double_options[name] = FEASIBILITY_TOLERANCE
     parameters.highs.string_options["parallel"] = "off"
+    parameters.cp_sat.mip_max_bound = LARGEST_EXACT_DOUBLE  # It cuts variables off at 10^7 otherwise.
     parameters.cp_sat.mip_presolve_level = 0  # It returns fractions for integer variables in rows near 2^40.
     parameters.gscip.real_params["numerics/feastol"] = FEASIBILITY_TOLERANCE
     return parameters

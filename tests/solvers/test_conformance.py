@@ -12,7 +12,7 @@ import pytest
 
 from pearl.errors import SolverUnavailableError
 from pearl.solvers.template import BranchAndBound
-from pearl.solving.conformance import check
+from pearl.solving.conformance import check, sample_problems
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, ModelSolver, SolveStatus
 from pearl.solving.random_models import feasible_points
@@ -43,13 +43,30 @@ def available(spec: str) -> Any:
 
 
 @pytest.mark.parametrize("spec", MODEL_SOLVERS)
-def test_conforms(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
-    report = check(available(spec), seed=1)
+def test_conforms_on_models(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    report = check(available(spec), (), seed=1)
     assert [found for found in report.findings if not found.passed] == []
     assert len(report.findings) == 11
     out, err = capfd.readouterr()
     assert out == "", "a back end must not write to stdout, which holds only the result"
     assert err == ""
+
+
+@pytest.mark.parametrize("spec", ["enumerate", *MODEL_SOLVERS])
+def test_conforms_on_decision_problems(spec: str) -> None:
+    problems = sample_problems(seed=2, count=3)
+    report = check(available(spec), problems, seed=1)
+    findings = [found for found in report.findings if found.name.startswith("decision problems")]
+    assert len(findings) == 4
+    assert [found for found in findings if not found.passed] == []
+
+
+@pytest.mark.agreement
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["highs", "mathopt", "mathopt:gscip", "mathopt:cpsat", "pyomo", "scip"])
+def test_agrees_with_enumeration_on_many_problems(spec: str) -> None:
+    report = check(available(spec), sample_problems(seed=11, count=40), seed=3)
+    assert [found for found in report.findings if not found.passed] == []
 
 
 class Wrong:
@@ -116,7 +133,7 @@ def never(_answer: Answer, *_: object) -> Answer:
     ],
 )
 def test_a_fault_is_found(change: Change, fails: str, said: str) -> None:
-    report = check(Wrong(change))
+    report = check(Wrong(change), ())
     details = {found.name: found.detail for found in report.findings if not found.passed}
     assert not report.passed
     assert said in details[fails]
@@ -132,17 +149,17 @@ def test_different_points_are_found() -> None:
         points = feasible_points(model)
         return replace(answer, point=points[seen.count(model) % len(points)], bound=None)
 
-    details = {found.name: found.detail for found in check(Wrong(fickle)).findings if not found.passed}
+    details = {found.name: found.detail for found in check(Wrong(fickle), ()).findings if not found.passed}
     assert details["same model, same point"] == "the same model gave two different points"
 
 
 def test_an_inexact_solver_is_held_to_what_it_claims() -> None:
     honest = Wrong(limit_for_infeasible)
     honest.capabilities = Capabilities(exact=False, proves_infeasible=False)
-    assert check(honest).passed
+    assert check(honest, ()).passed
     boastful = Wrong(infeasible_for_limit)
     boastful.capabilities = Capabilities(exact=False, proves_infeasible=False)
-    assert not check(boastful).passed
+    assert not check(boastful, ()).passed
 
 
 def test_a_missing_library_is_not_a_fault_of_the_solver() -> None:
@@ -150,14 +167,14 @@ def test_a_missing_library_is_not_a_fault_of_the_solver() -> None:
         raise SolverUnavailableError("not here")
 
     with pytest.raises(SolverUnavailableError, match="not here"):
-        check(Wrong(missing))
+        check(Wrong(missing), ())
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
     solver: ModelSolver = BranchAndBound()
-    assert check(solver, seed=5) == check(solver, seed=5)
+    assert check(solver, (), seed=5) == check(solver, (), seed=5)
 
 
 def test_a_status_that_is_no_answer_is_a_fault() -> None:
-    report = check(Wrong(lambda *_: SimpleNamespace(status="ok")))  # type: ignore[arg-type,return-value]
+    report = check(Wrong(lambda *_: SimpleNamespace(status="ok")), ())  # type: ignore[arg-type,return-value]
     assert "returned SimpleNamespace, not an Answer" in report.findings[1].detail

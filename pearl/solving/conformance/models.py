@@ -117,6 +117,9 @@ def handles_large_numbers(solver: ModelSolver, limits: Limits) -> None:
     )
     for costs in ((1, 1, 1), (LARGE, LARGE + 2**20, 2**20), (-LARGE, 3 * 2**20, LARGE - 2**20)):
         _require_best(solver, Model(variables=variables, rows=rows, objectives=(_objective(*costs),)), limits)
+    far = Model(variables=(_variable("t", 0, LARGE), _variable("m", 0, 1)), rows=(), objectives=(_objective(1, 1),))
+    gated = _row("gate", (1, 5 * 10**9), low=7 * 10**9)
+    _require_tiers(solver, replace(far, rows=(gated,)), (2 * 10**9 + 1,), limits)
     wide = (_variable("a", 0, 5), _variable("c", 0, 2**20))
     linked = (_row("link", (LARGE, 1 - 2**20), low=0, high=2 * LARGE),)
     model = Model(variables=wide, rows=linked, objectives=(_objective(-3, 1),))
