@@ -83,4 +83,4 @@ def survivors_met_by_last(stages: Stages, rates: Rates, completions: Floats, tra
         + stages.environment_by_trajectory[last]
     ).mean(axis=0)
     middles = np.cumsum(spent, axis=1) - spent / 2
-    return np.stack([(completions > middle).mean(axis=0) for middle in middles.T])
+    return np.stack([np.count_nonzero(completions > middle, axis=0) for middle in middles.T]) / size

@@ -46,14 +46,45 @@ class Sample:
     context_tokens: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grids:
+    """Midpoint quantiles of a workload's quantities; counts are whole and at least one."""
+
+    turns: Floats
+    first_prompt: Floats
+    new_prompt: Floats
+    output: Floats
+    environment_s: Floats
+    limit: float
+    """Largest context."""
+
+
+def _grids(workload: Workload, size: int) -> _Grids:
+    u = (np.arange(size) + 0.5) / size
+    z = standard_normal_quantile(u)
+
+    def counts(distribution: Distribution) -> Floats:
+        return np.maximum(np.floor(_quantiles(distribution, u, z) + 0.5), 1.0)
+
+    return _Grids(
+        turns=counts(workload.turns),
+        first_prompt=np.minimum(counts(workload.first_prompt_tokens), workload.max_context_tokens - 1.0),
+        new_prompt=counts(workload.new_prompt_tokens),
+        output=counts(workload.output_tokens),
+        environment_s=np.maximum(_quantiles(workload.environment_s, u, z), 0.0),
+        limit=float(workload.max_context_tokens),
+    )
+
+
 def representative_trajectories(workload: Workload, size: int = SAMPLE_SIZE) -> Sample:
     """Draw `size` trajectories evenly from `workload`, truncated as the workload says."""
-    drawn = _counts(workload.turns, _coordinates(size, first=0, count=1), size)[:, 0]
+    grids = _grids(workload, size)
+    drawn = _spread(grids.turns, _coordinates(size, first=0, count=1))[:, 0]
     blocks: list[_Block] = []
     context = np.zeros(size)
     start = 0
-    while start < drawn.max() and (context < workload.max_context_tokens).any():
-        blocks.append(_block(workload, drawn, context, start, size))
+    while start < drawn.max() and (context < grids.limit).any():
+        blocks.append(_block(grids, drawn, context, start))
         context = blocks[-1].after
         start += TURNS_PER_BLOCK
     return _joined(blocks)
@@ -69,16 +100,17 @@ class _Block:
     after: Floats
 
 
-def _block(workload: Workload, drawn: Floats, context: Floats, start: int, size: int) -> _Block:
+def _block(grids: _Grids, drawn: Floats, context: Floats, start: int) -> _Block:
     """Turns `start` … of every trajectory, given the context that each brings along."""
+    size = drawn.size
     count = int(min(TURNS_PER_BLOCK, drawn.max() - start))
     u = _coordinates(size, first=1 + 3 * start, count=3 * count)
-    limit = float(workload.max_context_tokens)
-    new = _counts(workload.new_prompt_tokens, u[:, 0::3], size)
+    limit = grids.limit
+    new = _spread(grids.new_prompt, u[:, :count])
     if start == 0:
-        new[:, 0] = np.minimum(_counts(workload.first_prompt_tokens, u[:, 0:1], size)[:, 0], limit - 1)
-    output = _counts(workload.output_tokens, u[:, 1::3], size)
-    environment = _spread(workload.environment_s, u[:, 2::3], size)
+        new[:, 0] = _spread(grids.first_prompt, u[:, 0])
+    output = _spread(grids.output, u[:, count : 2 * count])
+    environment = _spread(grids.environment_s, u[:, 2 * count :])
     in_turns = np.arange(start, start + count) < drawn[:, None]
     growth = np.stack((np.where(in_turns, new, 0.0), np.where(in_turns, output, 0.0)), axis=2)
     ends = np.minimum(context[:, None] + np.cumsum(growth.reshape(size, -1), axis=1), limit)
@@ -131,38 +163,28 @@ def _primes(count: int) -> Floats:
     return np.flatnonzero(sieve)[:count].astype(np.float64)
 
 
-def _spread(distribution: Distribution, u: Floats, size: int) -> Floats:
-    """Quantiles at `u`, read from a grid of `size` midpoints so that each costs one look-up."""
-    grid = quantile_grid(distribution, size)
-    if grid.size == 1:
+def _spread(grid: Floats, u: Floats) -> Floats:
+    """Quantiles at `u`, read from the grid."""
+    if grid[0] == grid[-1]:
         return np.full(u.shape, grid[0])
     values: Floats = grid[(u * grid.size).astype(np.intp)]
     return values
 
 
-def _counts(distribution: Distribution, u: Floats, size: int) -> Floats:
-    """Quantiles at `u` as whole numbers of at least one."""
-    counts: Floats = np.maximum(np.floor(_spread(distribution, u, size) + 0.5), 1.0)
-    return counts
-
-
-def quantile_grid(distribution: Distribution, points: int) -> Floats:
-    """Values of the inverse CDF at `points` midpoints; one value for a constant."""
-    u = (np.arange(points) + 0.5) / points
+def _quantiles(distribution: Distribution, u: Floats, z: Floats) -> Floats:
+    """Values of the inverse CDF at `u`; `z` are the standard normal's there."""
     match distribution.family:
         case Family.CONSTANT:
-            return np.array([distribution.quantile(0.5)])
+            raw = np.full(u.shape, distribution.mean)
         case Family.UNIFORM:
             raw = distribution.low + u * (distribution.high - distribution.low)
         case Family.EXPONENTIAL:
             raw = -distribution.mean * np.log1p(-u)
         case Family.LOGNORMAL:
-            if distribution.mean == 0 or distribution.cv == 0:
-                return np.array([distribution.quantile(0.5)])
             sigma2 = math.log1p(distribution.cv**2)
-            raw = distribution.mean * np.exp(math.sqrt(sigma2) * standard_normal_quantile(u) - sigma2 / 2)
+            raw = distribution.mean * np.exp(math.sqrt(sigma2) * z - sigma2 / 2)
         case Family.EMPIRICAL:
-            values = np.asarray(distribution.values)
+            values = np.asarray(distribution.values, dtype=np.float64)
             raw = values[np.minimum((u * values.size).astype(np.intp), values.size - 1)]
         case _:
             assert_never(distribution.family)
