@@ -72,6 +72,9 @@ class Form(Generic[C]):
     constant: C
     terms: Mapping[Atom, C] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.constant) or bool(self.terms)
+
     def __add__(self, other: Form[C]) -> Form[C]:
         terms = dict(self.terms)
         for atom, value in other.terms.items():

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pearl.core.facts import HysteresisSemantics, SolverChoice
 from pearl.core.problem import Change
 from pearl.errors import Fault
-from pearl.policy.compile import Compiler
+from pearl.policy.compiler import Compiler
+from pearl.policy.constraints import read_rules, read_tiers
+from pearl.policy.definitions import read_forecasts, read_lets, read_params
 from pearl.policy.infer import BROKEN, Scope
 from pearl.policy.located import Node
 from pearl.policy.model import BorrowSpec, HysteresisSpec, Policy, RuleSpec, TierSpec
@@ -19,19 +21,21 @@ from pearl.policy.units import PLAIN, SECOND
 def assemble(
     root: Node, *, own: str, lines: Mapping[str, list[str]], sha256: str, lost: set[tuple[str, str]], complete: bool
 ) -> tuple[Policy | None, list[Fault]]:
-    """Compile the merged tree. `own` is the policy's own file; `lost` names definitions that count as defined though
-    their own faults were reported; `complete` is false where something was cut out, and then nothing is unused.
+    """Compile the merged tree; a policy, or the faults.
+
+    `own` is the policy's own file; `lost` names definitions that count as defined though their own faults were
+    reported; `complete` is false where something was cut out, and then nothing counts as unused.
     """
     compiler = Compiler(lines=lines)
     spec = root.value["spec"]
-    params = compiler.params(spec.get("params"))
+    params = read_params(compiler, spec.get("params"))
     _restore(compiler, lost)
-    forecasts = compiler.forecasts(spec.get("forecast"))
+    forecasts = read_forecasts(compiler, spec.get("forecast"))
     _restore(compiler, lost)
-    lets = compiler.lets(spec.get("let"))
+    lets = read_lets(compiler, spec.get("let"))
     _restore(compiler, lost)
-    rules = compiler.rules(spec.get("constraints"))
-    tiers = compiler.tiers(spec.get("objective", "tiers"))
+    rules = read_rules(compiler, spec.get("constraints"))
+    tiers = read_tiers(compiler, spec.get("objective", "tiers"))
     hysteresis = _hysteresis(compiler, spec, tiers)
     borrow = _borrow(compiler, spec)
     solver = _solver(compiler, root)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Generic, Protocol, assert_never
+from typing import Generic, Protocol, TypeVar, assert_never
 
 from pearl.core.cluster import Role, Zone
 from pearl.errors import PolicyError
-from pearl.policy.algebra import MAKESPAN, C, CountAtom, Form, NotLinearError, TableAtom, Tally
+from pearl.policy.algebra import MAKESPAN, C, Coefficient, CountAtom, Form, NotLinearError, TableAtom, Tally
 from pearl.policy.formula import Formula
 from pearl.policy.syntax import Binary, Bool, Call, Expr, IfElse, Index, Name, Number, Unary
 from pearl.policy.units import UNITS
 from pearl.policy.vocabulary import VOCABULARY, Kind
+
+T = TypeVar("T", bound=Coefficient)
 
 NAMED_COUNTS: Mapping[str, CountAtom] = {
     "N_P": CountAtom(Tally.COUNT, Role.PREFILL),
@@ -90,6 +92,8 @@ class Evaluator(Generic[C]):
     def __init__(self, numbers: Numbers[C], loop: Mapping[str, str] | None = None) -> None:
         self.numbers = numbers
         self.loop = loop or {}
+        self._one = numbers.number(Fraction(1))
+        self._zero = numbers.number(Fraction(0))
 
     def at(self, formula: Formula) -> Form[C]:
         """A number, as a linear form; raises PolicyError at the formula's place."""
@@ -108,17 +112,16 @@ class Evaluator(Generic[C]):
 
     def form(self, expr: Expr) -> Form[C]:
         """A number, as a linear form."""
-        value = self.value(expr)
-        if isinstance(value, bool):
-            raise EvaluationError("a condition where a number is needed", expr.at)
-        return value if isinstance(value, Form) else Form(value)
+        return self._wrapped(self._number(expr))
 
     def constant(self, expr: Expr) -> C:
         """A number that no decision changes."""
-        form = self.form(expr)
-        if form.terms:
+        value = self._number(expr)
+        if not isinstance(value, Form):
+            return value
+        if value.terms:
             raise EvaluationError("not a constant", expr.at)
-        return form.constant
+        return value.constant
 
     def truth(self, expr: Expr) -> bool:
         """A constant condition."""
@@ -141,7 +144,7 @@ class Evaluator(Generic[C]):
             case Call():
                 return self._call(expr)
             case Unary():
-                return not self.truth(expr.operand) if expr.op == "not" else -self.form(expr.operand)
+                return not self.truth(expr.operand) if expr.op == "not" else -self._number(expr.operand)
             case Binary():
                 return self._binary(expr)
             case IfElse():
@@ -155,15 +158,13 @@ class Evaluator(Generic[C]):
         term = VOCABULARY.get(expr.id)
         if term is None:
             return self.numbers.number(UNITS[expr.id].factor)
-        one = self.numbers.number(Fraction(1))
-        zero = self.numbers.number(Fraction(0))
         match term.kind:
             case Kind.COUNT:
-                return Form(zero, {NAMED_COUNTS[expr.id]: one})
+                return Form(self._zero, {NAMED_COUNTS[expr.id]: self._one})
             case Kind.MAKESPAN:
-                return Form(zero, {MAKESPAN: one})
+                return Form(self._zero, {MAKESPAN: self._one})
             case Kind.TABLE:
-                return Form(zero, {TableAtom(expr.id): one})
+                return Form(self._zero, {TableAtom(expr.id): self._one})
             case _:
                 return self._looked_up(expr)
 
@@ -191,33 +192,50 @@ class Evaluator(Generic[C]):
         atom = CountAtom(
             Tally(expr.function), Role(role) if role else None, Zone(zone) if zone else None, words.get("node")
         )
-        return Form(self.numbers.number(Fraction(0)), {atom: self.numbers.number(Fraction(1))})
+        return Form(self._zero, {atom: self._one})
 
-    def _binary(self, expr: Binary) -> Form[C] | bool:
+    def _binary(self, expr: Binary) -> C | Form[C] | bool:
         match expr.op:
             case "and":
                 return self.truth(expr.left) and self.truth(expr.right)
             case "or":
                 return self.truth(expr.left) or self.truth(expr.right)
-            case "+":
-                return self.form(expr.left) + self.form(expr.right)
-            case "-":
-                return self.form(expr.left) - self.form(expr.right)
-            case "*" | "/":
-                return self._scaled(expr)
+            case "+" | "-" | "*" | "/":
+                return self._arithmetic(expr)
             case _:
                 return self.numbers.holds(expr.op, self.constant(expr.left), self.constant(expr.right))
 
-    def _scaled(self, expr: Binary) -> Form[C]:
-        left, right = self.form(expr.left), self.form(expr.right)
+    def _arithmetic(self, expr: Binary) -> C | Form[C]:
+        left, right = self._number(expr.left), self._number(expr.right)
         try:
-            return left * right if expr.op == "*" else left / right
+            if isinstance(left, Form) or isinstance(right, Form):
+                return _apply(expr.op, self._wrapped(left), self._wrapped(right))
+            return _apply(expr.op, left, right)
         except ZeroDivisionError:
             raise EvaluationError("division by zero", expr.at) from None
         except NotLinearError as e:
             raise EvaluationError(f"not linear: {e}", expr.at) from None
-        except OverflowError:
-            raise EvaluationError("number is too large", expr.at) from None
+
+    def _number(self, expr: Expr) -> C | Form[C]:
+        value = self.value(expr)
+        if isinstance(value, bool):
+            raise EvaluationError("a condition where a number is needed", expr.at)
+        return value
+
+    def _wrapped(self, value: C | Form[C]) -> Form[C]:
+        return value if isinstance(value, Form) else Form(value)
+
+
+def _apply(op: str, left: T, right: T) -> T:
+    match op:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case _:
+            return left / right
 
 
 MAX_BITS = 4096

@@ -34,8 +34,10 @@ def resolve(
     samples: Mapping[str, ForecastSamples],
     default: Callable[[Formula], float],
 ) -> Resolved:
-    """Resolve every forecast. A source without samples takes the default; without a default it counts as stale, and
-    then `no_borrow` switches borrowing off while the other two are errors, since there is no last value to keep.
+    """Resolve every forecast; raises PolicyError with every one that cannot be.
+
+    A source without samples takes the default; without a default it counts as stale, and then `no_borrow` switches
+    borrowing off while the other two are errors, since there is no last value to keep.
     """
     values: dict[str, ForecastValue] = {}
     stale: list[str] = []

@@ -104,15 +104,19 @@ def infer(expr: Expr, scope: Scope) -> Type:
             return _call(expr, scope)
         case Unary():
             return _unary(expr, scope)
-        case Binary() if expr.op in ARITHMETIC:
-            return _arithmetic(expr, scope)
-        case Binary() if expr.op in COMPARISONS:
-            return _comparison(expr, scope)
         case Binary():
-            return _logical(expr, (expr.left, expr.right), scope)
+            return _binary(expr, scope)
         case IfElse():
             return _if_else(expr, scope)
     assert_never(expr)
+
+
+def _binary(expr: Binary, scope: Scope) -> Type:
+    if expr.op in ARITHMETIC:
+        return _arithmetic(expr, scope)
+    if expr.op in COMPARISONS:
+        return _comparison(expr, scope)
+    return _logical(expr, (expr.left, expr.right), scope)
 
 
 def _name(expr: Name, scope: Scope) -> Type:

@@ -21,6 +21,9 @@ FLOAT_GUARD = 2.0**-48
 DECIMALS = (1, 1000, 10**6)
 """Tables whose entries are whole multiples of 1/1000 or 1/10^6 (milliseconds, microseconds) stay exact."""
 
+SAMPLE = 8
+"""Entries looked at before a whole column is tried."""
+
 RationalForm = Form[Fraction]
 MS_PER_S = 1000
 
@@ -34,49 +37,50 @@ def fraction(value: float) -> Fraction:
     return Fraction(int(value)) if value.is_integer() else Fraction(repr(value))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    group: Group
-    target: Role
-
-
 class Layout:
     """Where each (group, target role) stands in a row, and which of them a count covers."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        self.pairs = [_Pair(g, r) for g in sorted(groups, key=lambda g: g.id) for r in sorted(set(g.targets))]
-        self.keys = [(pair.group.id, pair.target) for pair in self.pairs]
-        self.nodes = tuple(dict.fromkeys(g.node for g in groups if g.node is not None))
-        self.zones = tuple(zone for zone in Zone if any(g.zone is zone for g in groups))
-        self._by_node: dict[str | None, list[int]] = {None: list(range(len(self.pairs)))}
-        for i, pair in enumerate(self.pairs):
-            if pair.group.node is not None:
-                self._by_node.setdefault(pair.group.node, []).append(i)
-        self._found: dict[CountAtom, tuple[int, ...]] = {}
+        ordered = sorted(groups, key=lambda group: group.id)
+        self.pairs = [(group, target) for group in ordered for target in sorted(set(group.targets))]
+        self.keys = [(group.id, target) for group, target in self.pairs]
+        self.nodes = tuple(dict.fromkeys(group.node for group in groups if group.node is not None))
+        self.zones = tuple(zone for zone in Zone if any(group.zone is zone for group in groups))
+        self._of_tally: dict[Tally, list[int]] = {tally: [] for tally in Tally}
+        self._of_node: dict[str, list[int]] = {node: [] for node in self.nodes}
+        for i, (group, target) in enumerate(self.pairs):
+            for tally in _tallies(group, target):
+                self._of_tally[tally].append(i)
+            if group.node is not None:
+                self._of_node[group.node].append(i)
+        self._found: dict[CountAtom, list[int]] = {}
 
-    def covered(self, atom: CountAtom) -> tuple[int, ...]:
+    def covered(self, atom: CountAtom) -> list[int]:
         """Places of the pairs that the count covers."""
         if atom not in self._found:
-            near = self._by_node.get(atom.node, [])
-            self._found[atom] = tuple(i for i in near if _covers(atom, self.pairs[i]))
+            self._found[atom] = self._covered(atom)
         return self._found[atom]
 
+    def _covered(self, atom: CountAtom) -> list[int]:
+        pairs = self.pairs
+        if atom.tally not in (Tally.COUNT, Tally.EXPOSURE):
+            return self._of_tally[atom.tally]
+        places = range(len(pairs)) if atom.node is None else self._of_node.get(atom.node, [])
+        roles = SERVING_ROLES if atom.role is None else (atom.role,)
+        return [i for i in places if pairs[i][1] in roles and (atom.zone is None or pairs[i][0].zone is atom.zone)]
 
-def _covers(atom: CountAtom, pair: _Pair) -> bool:
-    group, target = pair.group, pair.target
-    serves = target in SERVING_ROLES
-    match atom.tally:
-        case Tally.COUNT | Tally.EXPOSURE:
-            fits_role = serves if atom.role is None else target is atom.role
-            return fits_role and (atom.zone is None or group.zone is atom.zone)
-        case Tally.ROLE_CHANGES:
-            return serves and group.role in SERVING_ROLES and target is not group.role and not group.leaving
-        case Tally.ADDS:
-            return serves and group.role is Role.INACTIVE
-        case Tally.REMOVES:
-            return not serves and group.role in SERVING_ROLES and not group.leaving
-        case Tally.BORROWED:
-            return serves and group.zone is Zone.OVERLAP
+
+def _tallies(group: Group, target: Role) -> Iterator[Tally]:
+    """The changes that a worker of the group makes by taking the target role."""
+    served, serves = group.role is not Role.INACTIVE, target is not Role.INACTIVE
+    if serves and not served:
+        yield Tally.ADDS
+    elif serves and target is not group.role and not group.leaving:
+        yield Tally.ROLE_CHANGES
+    elif served and not serves and not group.leaving:
+        yield Tally.REMOVES
+    if serves and group.zone is Zone.OVERLAP:
+        yield Tally.BORROWED
 
 
 @dataclass(kw_only=True)
@@ -111,16 +115,24 @@ def _collect(form: RationalForm, layout: Layout, seed: int) -> _Sum:
     )
 
 
-def _weights(form: RationalForm, layout: Layout) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+def _weights(form: RationalForm, layout: Layout) -> Iterator[tuple[Sequence[int], Fraction]]:
     for atom, value in form.terms.items():
         if not isinstance(atom, CountAtom):
             continue
         places = layout.covered(atom)
         if atom.tally is Tally.EXPOSURE:
             for i in places:
-                yield (i,), value * fraction(layout.pairs[i].group.reclaim_probability)
+                yield (i,), value * fraction(layout.pairs[i][0].reclaim_probability)
         else:
             yield places, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """Extremes of a column: of all entries, and of those for one worker or more."""
+
+    high: float
+    live_low: float
 
 
 class Columns:
@@ -129,6 +141,7 @@ class Columns:
     def __init__(self, tables: Mapping[str, ColumnTable]) -> None:
         self._tables = tables
         self._exact: dict[tuple[str, Axis], tuple[int, list[int]] | None] = {}
+        self._ranges: dict[tuple[str, Axis], _Range] = {}
 
     def axes(self, table: str) -> Mapping[Axis, tuple[float, ...]]:
         """The columns of a table; raises RowError where the scenario gives none."""
@@ -136,21 +149,32 @@ class Columns:
             raise RowError(f"the scenario gives no values for {table}")
         return self._tables[table].columns
 
+    def range(self, table: str, axis: Axis) -> _Range:
+        """Extremes of a column; raises RowError where an entry is negative or not finite."""
+        key = (table, axis)
+        if key not in self._ranges:
+            column = self.axes(table)[axis]
+            low, high, live = min(column), max(column), min(column[1:], default=1.0)
+            if not (low >= 0 and high < math.inf) or math.isnan(sum(column)):
+                raise RowError(f"{table} holds a value that is negative or not finite")
+            self._ranges[key] = _Range(high=high, live_low=live)
+        return self._ranges[key]
+
     def exact(self, table: str, axis: Axis) -> tuple[int, list[int]] | None:
         """(d, integers) with value = integer/d, or None where the column is not short decimals."""
         key = (table, axis)
         if key not in self._exact:
+            self.range(table, axis)
             self._exact[key] = _decimals(self.axes(table)[axis])
         return self._exact[key]
 
 
 def _decimals(column: tuple[float, ...]) -> tuple[int, list[int]] | None:
-    if not all(map(math.isfinite, column)):
-        raise RowError("a table holds a value that is not finite")
     for factor in DECIMALS:
-        numbers = [round(value * factor) for value in column]
-        if all(number / factor == value for number, value in zip(numbers, column, strict=True)):
-            return factor, numbers
+        if all(round(value * factor) / factor == value for value in column[:SAMPLE]):
+            numbers = [round(value * factor) for value in column]
+            if all(number / factor == value for number, value in zip(numbers, column, strict=True)):
+                return factor, numbers
     return None
 
 
@@ -203,37 +227,38 @@ class Rounder:
 
     def _rounded(self, forms: Sequence[RationalForm], *, unit: str, upward: bool, seed: int) -> tuple[Linear, ...]:
         sums = [_collect(form, self.layout, 1) for form in forms]
-        entries = [list(self._entries(form)) for form in forms]
-        largest = max(s.largest() / Fraction(s.denominator) for s in sums)
-        peak = max((abs(v) for each in entries for _, column in each for v in column), default=0.0)
-        scale = _scale(max(float(largest), peak), seed)
+        largest = max(float(Fraction(s.largest(), s.denominator)) for s in sums)
+        peak = max((self._peak(form) for form in forms), default=0.0)
+        scale = _scale(max(largest, peak), seed)
         rows = []
-        for s, columns in zip(sums, entries, strict=True):
+        for form, s in zip(forms, sums, strict=True):
             tables: dict[Axis, list[int]] = {}
-            for axis, column in columns:
-                _add(tables, axis, _whole(column, float(scale), upward=upward))
+            for atom, value in _table_atoms(form):
+                for axis, column in self.columns.axes(atom.table).items():
+                    _add(tables, axis, _whole(column, float(value * scale), inverse=atom.inverse, upward=upward))
             rows.append(self._linear(_rescaled(s, scale, upward=upward), _tables(tables), scale, unit))
         return tuple(rows)
 
-    def _entries(self, form: RationalForm) -> Iterator[tuple[Axis, list[float]]]:
+    def _peak(self, form: RationalForm) -> float:
+        """The largest magnitude of a table's entry times its coefficient."""
+        peak = 0.0
         for atom, value in _table_atoms(form):
-            factor = float(value)
             for axis, column in self.columns.axes(atom.table).items():
-                if not all(map(math.isfinite, column)):
-                    raise RowError(f"{atom.table} holds a value that is not finite")
+                extremes = self.columns.range(atom.table, axis)
                 if not atom.inverse:
-                    yield axis, [factor * entry for entry in column]
-                    continue
-                if 0.0 in column[1:]:
+                    peak = max(peak, abs(float(value)) * extremes.high)
+                elif extremes.live_low > 0:
+                    peak = max(peak, abs(float(value)) / extremes.live_low)
+                else:
                     workers = f"{column.index(0.0, 1)} {AXIS_ROLE[axis].value} workers"
                     raise RowError(f"division by {atom.table}, which is zero at {workers}")
-                yield axis, [0.0, *(factor / entry for entry in column[1:])]
+        return peak
 
     def _linear(self, s: _Sum, tables: tuple[Table, ...], scale: Fraction, unit: str) -> Linear:
         keys = self.layout.keys
         return Linear(
             constant=s.constant,
-            counts=tuple((*keys[i], s.counts[i]) for i in sorted(s.counts) if s.counts[i]),
+            counts=tuple([(keys[i][0], keys[i][1], number) for i, number in sorted(s.counts.items()) if number]),
             makespan=s.makespan,
             tables=tables,
             scale=scale,
@@ -266,10 +291,14 @@ def _rescaled(s: _Sum, scale: Fraction, *, upward: bool) -> _Sum:
     )
 
 
-def _whole(column: list[float], scale: float, *, upward: bool) -> list[int]:
-    if not upward:
-        return [round(value * scale) for value in column]
-    return [math.ceil(value * scale + abs(value * scale) * FLOAT_GUARD) for value in column]
+def _whole(column: Sequence[float], factor: float, *, inverse: bool, upward: bool) -> list[int]:
+    """factor·entry or factor/entry as integers; entries are not negative, so the factor carries the sign."""
+    if upward:
+        factor += abs(factor) * FLOAT_GUARD
+    whole = math.ceil if upward else round
+    if inverse:
+        return [0, *[whole(factor / entry) for entry in column[1:]]]
+    return [whole(factor * entry) for entry in column]
 
 
 def _add(entries: dict[Axis, list[int]], axis: Axis, column: list[int]) -> None:

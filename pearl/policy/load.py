@@ -125,7 +125,8 @@ class _Loader:
         self.faults.extend(_same_names(tree.get("spec", "constraints")))
         merged: Node | None = None
         here = (*chain, reference.path.resolve())
-        for parent in tree.get("extends").value if tree.get("extends") else ():
+        extends = tree.get("extends")
+        for parent in extends.value if extends else ():
             above = self._parent(parent, reference, here)
             merged = above if merged is None else merged if above is None else merge(merged, above)
         self.texts[document.file] = document.text

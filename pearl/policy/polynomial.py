@@ -123,7 +123,10 @@ def join_terms(terms: list[tuple[Fraction, str]]) -> str:
     text = ""
     for value, name in terms:
         size = number_text(abs(value))
-        body = name if name and abs(value) == 1 else f"{size}·{name}" if name else size
+        if name.startswith("1/"):
+            body = f"{size}{name[1:]}"
+        else:
+            body = name if name and abs(value) == 1 else f"{size}·{name}" if name else size
         sign = "−" if value < 0 else "+"
         text += (f" {sign} " if text else "−" if value < 0 else "") + body
     return text or "0"

@@ -59,10 +59,12 @@ def _path(data: Any, loc: tuple[str | int, ...]) -> PathKey:
 
 def _cut(data: Any, path: PathKey) -> None:
     for part in path[:-1]:
-        if not (isinstance(data, dict) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
             return
-        data = data[part]
+    last = path[-1]
     if isinstance(data, dict):
-        data.pop(path[-1], None)
-    elif isinstance(data, list) and isinstance(path[-1], int) and path[-1] < len(data):
-        del data[path[-1]]
+        data.pop(last, None)
+    elif isinstance(data, list) and isinstance(last, int) and last < len(data):
+        del data[last]

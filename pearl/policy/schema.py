@@ -244,7 +244,7 @@ class Spec(Section):
 class PolicyFile(Section):
     """A scheduling policy."""
 
-    apiVersion: Literal["pearl.dev/v1alpha1"]
+    api_version: Literal["pearl.dev/v1alpha1"] = Field(alias="apiVersion")
     """Version of the language."""
     kind: Literal["SchedulingPolicy"]
     """Kind of the document."""

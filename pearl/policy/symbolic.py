@@ -98,10 +98,6 @@ class Symbolic:
         forms = [Evaluator(self.numbers).at(part) for part in tier.parts]
         return [-form for form in forms] if tier.maximize else forms
 
-    def constant(self, formula: Formula) -> Polynomial:
-        """A constant, such as a threshold."""
-        return Evaluator(self.numbers).constant_at(formula)
-
 
 def row_name(rule: RuleSpec, index: int, value: str) -> str:
     """`name`, `name[node-1]`, `name.2`, `name[node-1].2`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 _ORDER = ("usd", "token", "W", "byte", "s")
 """Order in which dimensions are written: `usd*s`, `token/s`."""
@@ -48,7 +49,12 @@ class Unit:
     @property
     def symbol(self) -> str:
         """The unit as it is written after a value; empty for a plain number."""
-        return "" if self.plain else str(self).replace("token", "tokens", 1)
+        return _symbol(self)
+
+
+@cache
+def _symbol(unit: Unit) -> str:
+    return "" if unit.plain else str(unit).replace("token", "tokens", 1)
 
 
 def _power(dimension: str, exponent: int) -> str:

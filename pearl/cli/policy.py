@@ -1,0 +1,114 @@
+"""`pearl policy`: check, show, schema and math."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from pearl.errors import PolicyError
+
+_SET = click.option(
+    "--set", "sets", metavar="NAME=VALUE", multiple=True, help="Override a param; may be given several times."
+)
+
+
+@click.group()
+def policy() -> None:
+    """Check policies and show what they say."""
+
+
+def _parsed(sets: tuple[str, ...]) -> Mapping[str, str]:
+    pairs = {}
+    for item in sets:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value):
+            raise click.BadParameter(f"{item!r} is not NAME=VALUE", param_hint="--set")
+        pairs[name] = value
+    return pairs
+
+
+@policy.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@_SET
+def check(files: tuple[str, ...], sets: tuple[str, ...]) -> None:
+    """Check policies; every fault of every file is reported. Exits 2 if there is any."""
+    from pearl.policy.load import load_policy
+
+    pairs = _parsed(sets)
+    failed = False
+    for file in files:
+        try:
+            found = load_policy(file, sets=pairs)
+        except PolicyError as e:
+            failed = True
+            for fault in e.faults:
+                click.echo(f"error: {fault}", err=True)
+        else:
+            rows = sum(len(rule.rows) for rule in found.rules)
+            click.echo(f"{file}: ok ({found.name}: {rows} rows, {len(found.tiers)} tiers)")
+    if failed:
+        raise SystemExit(PolicyError.exit_code)
+
+
+@policy.command()
+@click.argument("name", metavar="FILE|NAME")
+@_SET
+@click.option("--format", "format_", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+def show(name: str, sets: tuple[str, ...], format_: str) -> None:
+    """Print a policy as it is after `extends` and `--set`."""
+    from pearl.policy.load import load_policy
+
+    found = load_policy(name, sets=_parsed(sets))
+    if format_ == "json":
+        click.echo(_json(found.document))
+        return
+    import yaml
+
+    click.echo(f"# sha256 {found.sha256}, from {', '.join(found.files)}")
+    click.echo(yaml.safe_dump(dict(found.document), sort_keys=False, allow_unicode=True, width=110), nl=False)
+
+
+@policy.command()
+def schema() -> None:
+    """Print the JSON Schema of policy files, for editors."""
+    from pearl.policy.reference import json_schema
+
+    click.echo(_json(json_schema()))
+
+
+@policy.command()
+@click.argument("name", metavar="FILE|NAME")
+@_SET
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def math(name: str, sets: tuple[str, ...], format_: str) -> None:
+    """Print the rows, tiers and thresholds that a policy compiles to."""
+    from pearl.policy.load import load_policy
+    from pearl.policy.mathematics import mathematics
+
+    found = mathematics(load_policy(name, sets=_parsed(sets)))
+    click.echo(_json(found.plain()) if format_ == "json" else "\n".join(found.lines()))
+
+
+@policy.command()
+def reference() -> None:
+    """Print the reference of the language, in Markdown."""
+    from pearl.policy.reference import reference as text
+
+    click.echo(text(), nl=False)
+
+
+@policy.command("list")
+def list_() -> None:
+    """List the built-in policies."""
+    from pearl.policy.load import builtin_names, load_policy
+
+    for name in builtin_names():
+        description = load_policy(name).document["metadata"].get("description", "")
+        click.echo(f"{name:14} {description}")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False)
