@@ -9,6 +9,7 @@ reasoning); an engine prefills again what follows such a cut, and the whole grow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -25,6 +26,9 @@ falls are edits, such as dropped reasoning."""
 MAX_TOOL_WAIT_S = 600.0
 """The longest that common agent shells let a tool run. Longer recorded waits are a person asked for permission, or a
 closed laptop."""
+
+Exchange = tuple[int, int, float | None]
+"""Prompt tokens, output tokens, and the seconds waited after; None where the trace does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,7 @@ class AgentTrace:
         """The trace as a rollout with that limit sees it.
 
         Trajectories whose first prompt leaves no room are dropped; the others end with the turn that reaches the
-        limit, its output cut to fit.
+        limit, its output cut to fit, or with the turn before where not even its prompt fits.
         """
         kept = [t for t in self.trajectories if t.turns[0].new_prompt_tokens < max_context_tokens]
         return replace(self, trajectories=tuple(_cut(t, max_context_tokens) for t in kept))
@@ -71,10 +75,10 @@ class AgentTrace:
 def assemble(
     *,
     source: str,
-    sessions: Iterable[tuple[str, Sequence[tuple[int, int, float | None]]]],
+    sessions: Iterable[tuple[str, Sequence[Exchange]]],
     notes: Iterable[str] = (),
 ) -> AgentTrace:
-    """A trace from sessions of `(new prompt tokens, output tokens, environment seconds or None)`.
+    """A trace from sessions of exchanges whose prompt tokens are the new ones.
 
     Token counts below 1 become 1: no request is without any. None, and waits above MAX_TOOL_WAIT_S, become the median
     of the measured waits; after the last turn of a session nothing waits.
@@ -91,7 +95,7 @@ def assemble(
     return AgentTrace(trajectories=trajectories, source=source, notes=(*notes, *extra))
 
 
-def _turns(rows: Sequence[tuple[int, int, float | None]], fill_s: float) -> tuple[RecordedTurn, ...]:
+def _turns(rows: Sequence[Exchange], fill_s: float) -> tuple[RecordedTurn, ...]:
     result = []
     for i, (new, out, wait) in enumerate(rows):
         last = i == len(rows) - 1
@@ -104,19 +108,21 @@ def _turns(rows: Sequence[tuple[int, int, float | None]], fill_s: float) -> tupl
     return tuple(result)
 
 
-def grow(contexts: Sequence[tuple[int, int, float | None]]) -> list[list[tuple[int, int, float | None]]]:
-    """Sessions of new tokens out of one session's `(prompt tokens, output tokens, wait after)`.
+def grow(contexts: Sequence[Exchange], *, max_new_tokens: float = math.inf) -> list[list[Exchange]]:
+    """Sessions of new tokens out of one session of exchanges with whole prompts.
 
-    The rule of this module's docstring turns whole prompts into new tokens; a compacted context begins a new session.
+    The rule of this module's docstring gives the new tokens. A compacted context begins a new session, and so does one
+    with more than `max_new_tokens` new: it was replaced, not continued.
     """
-    sessions: list[list[tuple[int, int, float | None]]] = []
+    sessions: list[list[Exchange]] = []
     before, output = 0, 0
     for prompt, out, wait in contexts:
-        if not sessions or prompt < before * COMPACTION_SHARE:
+        growth = prompt - before
+        new = growth - output if growth > output else growth
+        if not sessions or prompt < before * COMPACTION_SHARE or new > max_new_tokens:
             sessions.append([(prompt, out, wait)])
         else:
-            growth = prompt - before
-            sessions[-1].append((growth - output if growth > output else growth, out, wait))
+            sessions[-1].append((new, out, wait))
         before, output = prompt, out
     return sessions
 
@@ -150,19 +156,21 @@ def workload(
 ) -> Workload:
     """The workload profile of a trace for a batch of `trajectories`.
 
-    `max_context_tokens` None takes the longest context of the trace; with a number, the trace is first cut to it, and
-    the turns of a trajectory are counted before the cut, since the workload's own limit ends it again. A quantity
-    that the trace never shows (single-turn traces have no later prompts) is constant: 1 token, 0 s.
+    `max_context_tokens` None takes the longest context of the trace. With a number, trajectories whose first prompt
+    does not fit are left out, and the others count up to the turn that reaches the limit, that one whole: it is a
+    stopping time, so the means stay unbiased (Wald's identity), which they would not be with the turn cut or left
+    out. Numbers of turns are those before the limit, since the workload's own limit ends a trajectory again. A
+    quantity that the trace never shows (single-turn traces have no later prompts) is constant: 1 token, 0 s.
     Raises InputError when no trajectory fits.
     """
     limit = max_context_tokens or max((t.context_tokens for t in trace.trajectories), default=0)
-    turns = [len(t.turns) for t in trace.trajectories if t.turns[0].new_prompt_tokens < limit]
-    if not turns:
+    fitting = [t for t in trace.trajectories if t.turns[0].new_prompt_tokens < limit]
+    if not fitting:
         raise InputError(f"{trace.source}: no trajectory has a first prompt below {limit} tokens")
-    seen = observe(trace.within(limit))
+    seen = observe(replace(trace, trajectories=tuple(_until(t, limit) for t in fitting)))
     return Workload(
         trajectories=trajectories,
-        turns=fit(turns, shape=shape),
+        turns=fit([len(t.turns) for t in fitting], shape=shape),
         first_prompt_tokens=fit(seen.first_prompt_tokens, shape=shape),
         new_prompt_tokens=fit(seen.new_prompt_tokens or (1,), shape=shape),
         output_tokens=fit(seen.output_tokens, shape=shape),
@@ -187,14 +195,21 @@ def replay(trace: AgentTrace, *, max_context_tokens: int | None = None) -> tuple
     )
 
 
+def _until(trajectory: RecordedTrajectory, limit: int) -> RecordedTrajectory:
+    """The trajectory up to the turn whose context reaches `limit`, that turn included."""
+    ends = accumulate(turn.new_prompt_tokens + turn.output_tokens for turn in trajectory.turns)
+    before = sum(1 for end in ends if end < limit)
+    return replace(trajectory, turns=trajectory.turns[: before + 1])
+
+
 def _cut(trajectory: RecordedTrajectory, limit: int) -> RecordedTrajectory:
-    ends = list(accumulate(turn.new_prompt_tokens + turn.output_tokens for turn in trajectory.turns))
-    if ends[-1] <= limit:
-        return trajectory
-    last = next(i for i, end in enumerate(ends) if end >= limit)
-    turn = trajectory.turns[last]
-    room = limit - (ends[last - 1] if last else 0)
-    new = min(turn.new_prompt_tokens, room)
-    final = replace(turn, new_prompt_tokens=new, output_tokens=room - new, environment_s=0.0, measured=False)
-    kept = trajectory.turns[:last] + ((final,) if final.output_tokens > 0 else ())
-    return replace(trajectory, turns=kept)
+    reached = _until(trajectory, limit)
+    surplus = reached.context_tokens - limit
+    if surplus <= 0:
+        return reached
+    *kept, last = reached.turns
+    output = last.output_tokens - surplus
+    if output > 0:
+        kept.append(replace(last, output_tokens=output))
+    ended = replace(kept[-1], environment_s=0.0, measured=False)
+    return replace(trajectory, turns=(*kept[:-1], ended))

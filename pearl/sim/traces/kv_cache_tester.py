@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pearl.sim.traces.agents import AgentTrace, assemble, grow
+from pearl.sim.traces.agents import AgentTrace, Exchange, assemble, grow
 from pearl.sim.traces.reading import TraceText, shown
 
 COLUMNS = ("trace", "turn", "ctx_tokens", "new_prompt_tokens", "out_tokens", "api_s", "gap_s", "gap_is_tool")
 HEADER = ",".join(COLUMNS)
-
-Request = tuple[int, int, float | None]
-"""Prompt tokens, output tokens, and the wait before the request: None if a person's."""
+MAX_RESULT_TOKENS = 32_768
+"""Coding agents cap what a tool returns at some 25,000 tokens. A prompt that grows by more, in 0.3 % of the public
+requests, belongs to another context under the same name: a resumed session, say."""
 
 
 def read_kv_table(source: TraceText) -> AgentTrace:
@@ -32,7 +32,7 @@ def read_kv_table(source: TraceText) -> AgentTrace:
     line, header = next(rows, (1, ""))
     if header != HEADER:
         raise source.error(line, f"unexpected header {shown(header)}", expected=HEADER)
-    sessions: dict[str, list[Request]] = {}
+    sessions: dict[str, list[Exchange]] = {}
     for line, text in rows:
         name, turn, context, _, output, _, gap, is_tool = source.fields(line, text, COLUMNS)
         requests = sessions.setdefault(name, [])
@@ -57,9 +57,12 @@ def read_kv_session(source: TraceText) -> AgentTrace:
     return _trace(source, sessions)
 
 
-def _streams(source: TraceText, name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, list[Request]]]:
-    """The requests of one context, then those of its sub-agents, one level deep as the format has it."""
-    mine: list[Request] = []
+def _streams(source: TraceText, name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, list[Exchange]]]:
+    """The requests of one context, then those of its sub-agents, one level deep as the format has it.
+
+    An exchange holds here the wait before the request, as the format does; None if a person's.
+    """
+    mine: list[Exchange] = []
     nested: list[tuple[str, Mapping[str, Any]]] = []
     for i, item in enumerate(source.sequence(1, f"'requests' of {name}", holder.get("requests"))):
         where = f"requests[{i}] of {name}"
@@ -78,14 +81,14 @@ def _streams(source: TraceText, name: str, holder: Mapping[str, Any]) -> Iterato
         yield from _streams(source, child, entry)
 
 
-def _trace(source: TraceText, sessions: Mapping[str, list[Request]]) -> AgentTrace:
-    """Turn waits before into waits after, and split at compactions."""
+def _trace(source: TraceText, sessions: Mapping[str, list[Exchange]]) -> AgentTrace:
+    """Turn waits before into waits after, and split where the context was compacted or replaced."""
     parts = []
     for name, requests in sessions.items():
         before = [wait for _, _, wait in requests[1:]]
         after = [(prompt, out, wait) for (prompt, out, _), wait in zip(requests, [*before, None], strict=True)]
-        pieces = grow(after)
+        pieces = grow(after, max_new_tokens=MAX_RESULT_TOKENS)
         parts += [(f"{name}#{i}" if i else name, piece) for i, piece in enumerate(pieces)]
     split = len(parts) - sum(bool(requests) for requests in sessions.values())
-    notes = (f"{split} compacted contexts begin a trajectory of their own",) if split else ()
+    notes = (f"{split} compacted or replaced contexts begin a trajectory of their own",) if split else ()
     return assemble(source=source.file, sessions=parts, notes=notes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pearl.sim.traces.agents import AgentTrace, assemble
+from pearl.sim.traces.agents import AgentTrace, Exchange, assemble
 from pearl.sim.traces.reading import TraceText
 
 CHARS_PER_TOKEN = 4.0
@@ -27,7 +27,7 @@ def read_swe_agent(source: TraceText) -> AgentTrace:
     if not steps:
         raise source.error(1, "'trajectory' is empty")
     new = _first_prompt(source, document.get("history"))
-    turns: list[tuple[int, int, float | None]] = []
+    turns: list[Exchange] = []
     for i, step in enumerate(steps):
         where = f"trajectory[{i}]"
         output = _text(source, where, step, "response")

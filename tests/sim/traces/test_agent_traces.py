@@ -37,7 +37,7 @@ def test_kv_table_counts_what_is_new_to_the_context(tmp_path):
         "t2": [(900, 10, 0.0)],
         "t2#1": [(400, 20, 0.0)],
     }
-    assert trace.notes[0] == "1 compacted contexts begin a trajectory of their own"
+    assert trace.notes[0] == "1 compacted or replaced contexts begin a trajectory of their own"
 
 
 def test_kv_session_gives_sub_agents_their_own_trajectory(tmp_path):
@@ -168,14 +168,27 @@ def coding_agent():
 
 def test_public_coding_agent_trace(coding_agent):
     seen = observe(coding_agent)
-    assert len(coding_agent.trajectories) == 710 + 335
+    assert len(coding_agent.trajectories) == 710 + 474
     assert sum(seen.turns) == 48_658
     assert sorted(seen.environment_s)[len(seen.environment_s) // 2] == 8.0
     fitted = workload(coding_agent, trajectories=64, max_context_tokens=32_768)
-    assert fitted.output_tokens.expected == pytest.approx(306.3, abs=1)
-    assert fitted.environment_s.expected == pytest.approx(19.8, abs=0.3)
+    assert fitted.output_tokens.expected == pytest.approx(343.7, abs=0.1)
+    assert fitted.environment_s.expected == pytest.approx(20.2, abs=0.1)
 
 
 def test_session_json_and_table_agree(coding_agent):
     session = turns(read_agents(SHARED / "agent-turns/kv_cache_tester/trace_0012.json"))
     assert session["trace_0012"] == turns(coding_agent)["trace_0012"]
+
+
+def test_a_replaced_context_begins_a_trajectory_of_its_own(tmp_path):
+    trace = read(tmp_path, KV_TABLE.replace("t1,1,1200,", "t1,1,40000,").replace("t1,2,1400,", "t1,2,40500,"))
+    assert turns(trace)["t1"] == [(1000, 50, 0.0)]
+    assert turns(trace)["t1#1"][1] == (460, 30, 0.0)
+
+
+def test_the_turn_that_reaches_the_limit_counts_whole(tmp_path):
+    # 1000 + 50 + 150 + 40 tokens pass 1100 in the second turn of t1, whose 150 new tokens would be cut to 50 in a replay
+    fitted = workload(read(tmp_path, KV_TABLE), trajectories=1, max_context_tokens=1100)
+    assert fitted.new_prompt_tokens == Distribution.constant(150.0)
+    assert sorted(fitted.turns.values) == [1, 1, 3]

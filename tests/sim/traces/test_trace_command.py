@@ -27,7 +27,7 @@ def test_info_as_text_shows_both_kinds(files):
     assert "availability over 0.05 h, 2 events" in result.output
     assert "0.03h" in result.output  # the second window
     assert "3 trajectories, longest context 1430 tokens" in result.output
-    assert "note: 1 compacted contexts" in result.output
+    assert "note: 1 compacted or replaced contexts" in result.output
 
 
 def test_info_as_json(files):

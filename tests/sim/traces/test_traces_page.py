@@ -18,6 +18,7 @@ def test_the_page_quotes_output():
     assert len(QUOTED) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public traces are not here")
 @pytest.mark.parametrize(("command", "output"), QUOTED)
 def test_recorded_output_is_current(monkeypatch, command, output):
