@@ -40,7 +40,7 @@ SAFE = 2**62
 
 Ints = NDArray[np.int64]
 Weights = tuple[tuple[int, ...], ...]
-ROLES = tuple(Role)
+ROLES = (*SERVING_ROLES, Role.INACTIVE)
 COLUMN = {role: k for k, role in enumerate(ROLES)}
 MODE_ROLES = {
     Mode.COLOCATED: (Role.COLOCATED, Role.INACTIVE),
@@ -144,9 +144,8 @@ class _Class:
         rows = np.array([_borrow_weights(first), *changes, *self.weights], dtype=np.int64)
         return np.vstack([totals, rows @ totals])
 
-    def assign(self, mode: Mode, option: int) -> dict[tuple[str, Role], int]:
-        totals = _totals(self.size, self._roles(mode))[:, option]
-        return _deal(self.groups, {role: int(totals[COLUMN[role]]) for role in self.groups[0].targets})
+    def assign(self, option: Sequence[int]) -> dict[tuple[str, Role], int]:
+        return _deal(self.groups, {role: option[COLUMN[role]] for role in self.groups[0].targets})
 
     def _roles(self, mode: Mode) -> tuple[Role, ...]:
         return tuple(role for role in MODE_ROLES[mode] if role in self.groups[0].targets)
@@ -181,11 +180,10 @@ class _Pool:
         rows = np.array([_borrow_weights(self.groups[0]), *self.weights], dtype=np.int64) @ totals
         return np.vstack([totals, rows[:1], changes, rows[1:] + prices @ changes])
 
-    def assign(self, mode: Mode, option: int) -> dict[tuple[str, Role], int]:
-        totals, changes = self._options(mode)
-        want = {role: int(totals[COLUMN[role], option]) for role in ROLES}
+    def assign(self, option: Sequence[int]) -> dict[tuple[str, Role], int]:
+        want = {role: option[COLUMN[role]] for role in ROLES}
         have = self._today()
-        role_changes, adds, removes = (int(number) for number in changes[:, option])
+        role_changes, adds, removes = option[FIRST_CHANGE:FIRST_EXPR]
         leavers = [role for role in SERVING_ROLES for _ in range(have[role] - want[role])]
         openings = [role for role in SERVING_ROLES for _ in range(want[role] - have[role])]
         moves = Counter(zip(leavers[:role_changes], openings[:role_changes], strict=True))
@@ -209,7 +207,7 @@ class _Pool:
         gain = totals - today[:, None]
         idle = gain[COLUMN[Role.INACTIVE]]
         adds, removes = np.maximum(-idle, 0), np.maximum(idle, 0)
-        role_changes = np.maximum(np.delete(gain, COLUMN[Role.INACTIVE], axis=0), 0).sum(axis=0) - adds
+        role_changes = np.maximum(gain[: len(SERVING_ROLES)], 0).sum(axis=0) - adds
         resting = np.minimum(totals[COLUMN[Role.INACTIVE]], today[COLUMN[Role.INACTIVE]])
         most = np.minimum(role_changes, resting)
         option, swaps = _swap_options(most, every=self.every_swap)
@@ -340,10 +338,11 @@ class _Points:
         )
 
     def workers(self, role: Role) -> Ints:
-        return self.features[COLUMN[role]]
+        workers: Ints = self.features[COLUMN[role]]
+        return workers
 
     def value(self, expr: Linear) -> Ints:
-        value = expr.constant + expr.makespan * self.makespan_ms
+        value: Ints = expr.constant + expr.makespan * self.makespan_ms
         if expr.counts:
             value = value + self.features[self.row_of[id(expr)]]
         for table in expr.tables:
@@ -355,9 +354,9 @@ class _Points:
 class _Candidates:
     """The feasible points of one mode, and the value of each tier (tiers × points)."""
 
-    mode: Mode
     blocks: tuple[_Block, ...]
-    shape: tuple[int, ...]
+    features: list[Ints]
+    """Options of each block, one a column."""
     points: _Points
     values: Ints
 
@@ -367,8 +366,7 @@ def _candidates(
 ) -> _Candidates:
     _refuse_if_many(prod(block.options(mode) for block in blocks), mode)
     features = [block.features(mode) for block in blocks]
-    shape = tuple(each.shape[1] for each in features)
-    _refuse_if_many(prod(shape), mode)
+    _refuse_if_many(prod(each.shape[1] for each in features), mode)
     whole = np.zeros((FIRST_EXPR + len(counted.expressions), 1), dtype=np.int64)
     for each in features:
         whole = (whole[:, :, None] + each[:, None, :]).reshape(len(whole), -1)
@@ -389,9 +387,8 @@ def _candidates(
         for priced in tiers
     ]
     return _Candidates(
-        mode=mode,
         blocks=blocks,
-        shape=shape,
+        features=features,
         points=points.keep(allowed),
         values=np.vstack(values)[:, np.flatnonzero(allowed)],
     )
@@ -498,10 +495,10 @@ def _solution(candidates: Sequence[_Candidates], best: int) -> Solution:
         if best < each.values.shape[1]:
             break
         best -= each.values.shape[1]
-    options = np.unravel_index(int(each.points.places[best]), each.shape)
+    options = np.unravel_index(int(each.points.places[best]), [block.shape[1] for block in each.features])
     assignment: dict[tuple[str, Role], int] = {}
-    for block, option in zip(each.blocks, options, strict=True):
-        assignment.update(block.assign(each.mode, int(option)))
+    for block, features, option in zip(each.blocks, each.features, options, strict=True):
+        assignment.update(block.assign(features[:, option].tolist()))
     values = tuple(int(value) for value in each.values[:, best])
     return Solution(
         status=SolveStatus.OPTIMAL,

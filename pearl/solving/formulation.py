@@ -153,7 +153,9 @@ class _Formulation:
         return ladders
 
     def _path(self, ladder: Ladder, column: tuple[int, ...]) -> Affine:
-        return ladder.value([max(value, self.window.low_ms) for value in column], idle=0)
+        return total(
+            (rung, max(column[n], self.window.low_ms)) for n, rung in zip(ladder.counts, ladder.rungs, strict=True)
+        )
 
     def _disaggregated_paths(self, ladders: dict[Axis, Ladder], *, exact: bool) -> dict[str, Affine]:
         tables = self.problem.tables

@@ -71,7 +71,7 @@ def add_ladder(
     if reads_makespan(problem, axis):
         makespan = makespan_column(problem, axis)
         domain = [n for n in domain if makespan[n] <= window.high_ms and makespan[n] < UNREACHABLE_MS]
-        columns.append(tuple(max(value, window.low_ms) for value in makespan))
+        columns.append(_at_least(makespan, window.low_ms, scope.domain(axis)))
     exact = exact or not all(_never_grows(column, scope.domain(axis)) for column in columns)
     counts = tuple(domain if exact else _steps(columns, domain))
     name = AXIS_ROLE[axis].value
@@ -85,6 +85,12 @@ def add_ladder(
     return Ladder(axis=axis, counts=counts, rungs=rungs)
 
 
+def _at_least(column: Sequence[int], low_ms: int, domain: range) -> tuple[int, ...]:
+    """The column with faster entries of the domain lifted to `low_ms`; others are not read."""
+    lifted = [low_ms if value < low_ms else value for value in column[domain.start : domain.stop]]
+    return (UNREACHABLE_MS,) * domain.start + tuple(lifted)
+
+
 def _never_grows(column: Sequence[int], domain: range) -> bool:
     values = column[domain.start : domain.stop]
     return all(later <= earlier for earlier, later in pairwise(values))
@@ -92,9 +98,9 @@ def _never_grows(column: Sequence[int], domain: range) -> bool:
 
 def _steps(columns: Sequence[Sequence[int]], domain: Iterable[int]) -> Iterable[int]:
     """Counts at which some column changes, and the first."""
-    last: tuple[int, ...] | None = None
+    last = None
     for n in domain:
-        here = tuple(column[n] for column in columns)
+        here = [column[n] for column in columns]
         if here != last:
             last = here
             yield n

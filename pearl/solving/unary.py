@@ -27,17 +27,21 @@ def allowed_counts(problem: DecisionProblem, scope: Scope, rule: Rule) -> CountR
     mode = AXIS_MODE[axis]
     each = rule.expr.counts[0][2] if rule.expr.counts else 0
 
-    def holds(count: int) -> bool:
-        return rule.expr.constant + each * count + sum(table.values[count] for table in rule.expr.tables) <= 0
-
+    columns = [table.values for table in rule.expr.tables]
     domain = scope.domain(axis)
-    allowed = [n for n in domain if holds(n)] if rule.when in (None, mode) else list(domain)
+    allowed = list(domain)
+    if rule.when in (None, mode):
+        slack = [-rule.expr.constant - each * n for n in domain]
+        for column in columns:
+            slack = [left - column[n] for n, left in zip(domain, slack, strict=True)]
+        allowed = [n for n, left in zip(domain, slack, strict=True) if left >= 0]
+    idle = rule.expr.constant + sum(column[0] for column in columns)
     if allowed and len(allowed) != allowed[-1] - allowed[0] + 1:
         return None
     return CountRange(
         axis=axis,
         counts=range(allowed[0], allowed[-1] + 1) if allowed else None,
-        idle_allowed=rule.when is mode or holds(0),
+        idle_allowed=rule.when is mode or idle <= 0,
     )
 
 
