@@ -54,10 +54,15 @@ class RoundRobinCache:
     """Chance that a trajectory has been at a given worker before."""
 
     def hit(self, *, memory_tokens: Floats, prefix_tokens: Floats, customers: Floats, idle_share: Floats) -> Floats:
-        """Expected share of a prefix that is found: every worker is asked to hold every trajectory that it has met."""
+        """Expected share of a prefix that is found: every worker is asked to hold every trajectory that it has met.
+
+        Visits come back after a geometric number of cycles, so that the hit probability equals memory over demand, down
+        to the memory of one cycle: below that, nothing lasts until the next visit.
+        """
         del idle_share  # A trajectory is away from all workers but one, whatever it does.
-        demand = np.maximum(self.workers * customers * prefix_tokens * self.visited, 1e-9)
-        return self.found * np.minimum(memory_tokens / demand, 1.0)
+        per_cycle = memory_tokens / np.maximum(customers * prefix_tokens, 1e-9)
+        lasting = np.clip((per_cycle - 1 + IDLE_SPREAD) / (2 * IDLE_SPREAD), 0.0, 1.0)
+        return self.found * lasting * np.minimum(per_cycle / (self.workers * self.visited), 1.0)
 
 
 Cache = AffinityCache | RoundRobinCache

@@ -64,55 +64,65 @@ class ColocatedNetwork:
     def _update(self, state: Floats) -> Floats:
         respond, decode, admission, hit = state
         cycle = self._length(respond, decode, admission)
-        found = self._hit(respond, decode, admission, cycle)
+        found = self._hit(respond, decode, hit, cycle)
         work = self._work.mean_s(hit)
         token_s = decode / np.maximum(self._stages.output_tokens, 1.0)
         in_step = synchrony(self._stages, turn_variance_s2(self._stages, self._engine.prefill, token_s), cycle)
-        respond = self._respond_s(work, state, cycle, in_step)
-        decode = self._decode_s(work, decode, self._stages.environment_s + admission + respond, in_step)
+        # Of those that wait for memory none is met; at most `most` are served at once.
+        others = np.minimum(self._customers - 1, (self._most - 1) * cycle / (respond + decode))
+        respond = self._respond_s(work, state, cycle, others, in_step)
+        decode = self._decode_s(work, state, respond, in_step)
         serving = respond + decode
         admission = np.maximum(serving * (self._customers / self._most - 1) - self._stages.environment_s, 0.0)
         return np.stack((respond, decode, admission, found))
 
-    def _hit(self, respond: Floats, decode: Floats, admission: Floats, cycle: Floats) -> Floats:
+    def _hit(self, respond: Floats, decode: Floats, hit: Floats, cycle: Floats) -> Floats:
         stages = self._stages
-        running = np.minimum(self._customers * (respond + decode) / cycle, self._most)
+        # A prefix is pinned only once its prefill begins: what waits in the queue may still lose it.
+        serving = decode + np.minimum(respond, self._work.mean_s(hit))
+        running = np.minimum(self._customers * serving / cycle, self._most)
         return self._cache.hit(
             memory_tokens=np.maximum(self._engine.kv_colocated_tokens - running * stages.running_tokens, 0.0),
             prefix_tokens=stages.cached_tokens,
             customers=self._customers,
-            idle_share=(stages.environment_s + admission) / cycle,
+            idle_share=(cycle - serving) / cycle,
         )
 
-    def _respond_s(self, work: Floats, state: Floats, cycle: Floats, in_step: Floats) -> Floats:
+    def _respond_s(self, work: Floats, state: Floats, cycle: Floats, others: Floats, in_step: Floats) -> Floats:
         """From admission to the first token: the step under way, the prefills before it, its own, with decode."""
         respond, decode, _, hit = state
-        others = self._customers - 1
         other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=cycle - respond)
         together = np.maximum(queued, work * (1 + others / 2))
-        decoding = self._customers * decode / cycle
+        decoding = (others + 1) * decode / cycle
         step = self._step_s(np.clip(decoding, 1.0, self._most))
         mixed = np.minimum(decoding, 1.0)
         surcharge = 1 + (self._engine.mixed_step_factor - 1) * mixed
         result: Floats = surcharge * (queued + in_step * (together - queued)) + step * (1 + mixed / 2)
         return result
 
-    def _decode_s(self, work: Floats, decode: Floats, away: Floats, in_step: Floats) -> Floats:
-        """Decode steps of the turn, and the prefills of others that stretch them."""
+    def _decode_s(self, work: Floats, state: Floats, respond: Floats, in_step: Floats) -> Floats:
+        """Decode steps of the turn, and the prefills of others that stretch them.
+
+        A prefill under way all but halts decode, so decode steps run while none is: the others then decode, wait for
+        memory (and their places are taken), or are in the environment.
+        """
+        _, decode, admission, _ = state
         others = self._customers - 1
+        outside = self._stages.environment_s + admission
+        met = np.minimum(others * (decode + admission) / (outside + decode), self._most - 1)
         tokens = np.maximum(self._stages.output_tokens - 1, 0.0)
-        factor = self._engine.mixed_step_factor
         alone = self._step_s(np.ones_like(work))
-        met = others * decode / (away + decode)
-        batch = np.clip(1 + met, 1.0, self._most)
-        step = self._step_s(batch)
-        growth = (step - alone) / np.maximum(met, 1e-9)
+        step = self._step_s(1 + met)
+        slowed = tokens * (step - alone) / np.maximum(others, 1e-9)
+        factor = self._engine.mixed_step_factor
         stall = factor * work + (factor - 1) * step
-        apart = shared_s(tokens * alone, tokens * growth + stall, others=others, away_s=away)
+        share = decode / (outside + decode)
+        stalled = stall * (outside + decode) / (outside + respond + decode)
+        apart = shared_s(tokens * alone, slowed / share + stalled, others=others, away_s=outside)
         spread = others * work / 2
-        met_together = others * decode / (decode + spread)
+        met_together = np.minimum(others * decode / (decode + spread), self._most - 1)
         stalls = others / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
-        together = tokens * self._step_s(np.clip(1 + met_together, 1.0, self._most)) + stalls * stall
+        together = tokens * self._step_s(1 + met_together) + stalls * stall
         result: Floats = apart + in_step * np.maximum(together - apart, 0.0)
         return result

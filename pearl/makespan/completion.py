@@ -18,6 +18,10 @@ LEAST_STRAGGLERS = 4
 """Trajectories averaged for the path of the last one: fewer follow one trajectory's accidents."""
 
 
+SURVIVAL_POINTS = 32
+"""Order statistics that stand for the survival curve."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What each turn, new token and output token costs, by stage and configuration, in seconds."""
@@ -72,7 +76,7 @@ def expected_last_s(completions: Floats, trajectories: int) -> Floats:
 
 
 def survivors_met_by_last(stages: Stages, rates: Rates, completions: Floats, trajectories: int) -> Floats:
-    """Share of trajectories still under way when the batch's last ones pass through each stage."""
+    """Share of trajectories still under way while the batch's last ones pass through each stage, averaged over it."""
     size = completions.shape[0]
     number = max(LEAST_STRAGGLERS, min(size // 8, round(size / trajectories)))
     last = np.argpartition(completions, size - number, axis=0)[-number:]
@@ -82,5 +86,13 @@ def survivors_met_by_last(stages: Stages, rates: Rates, completions: Floats, tra
         + stages.output_by_trajectory[last] * rates.output_token_s.T
         + stages.environment_by_trajectory[last]
     ).mean(axis=0)
-    middles = np.cumsum(spent, axis=1) - spent / 2
-    return np.stack([np.count_nonzero(completions > middle, axis=0) for middle in middles.T]) / size
+    ends = np.cumsum(spent, axis=1).T
+    starts = ends - spent.T
+    ordered = np.sort(completions, axis=0)[:: max(1, size // SURVIVAL_POINTS)]
+    left: Floats = np.stack(
+        [
+            np.clip((ordered - start) / np.maximum(end - start, 1e-12), 0.0, 1.0).mean(axis=0)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    )
+    return left

@@ -91,30 +91,28 @@ class DisaggregatedNetwork:
         respond, decode, admission, transfer, hit, held = state
         stages = self._stages
         cycle = stages.environment_s + respond + transfer + admission + decode
-        found = self._prefill_hit(respond, decode, admission, transfer, cycle)
-        kept = self._decode_hit(respond, decode, transfer, cycle)
         work = self._work.mean_s(hit)
+        found = self._prefill_hit(respond, work, admission + transfer, cycle)
+        kept = self._decode_hit(respond, decode, transfer, cycle)
         token_s = decode / np.maximum(stages.output_tokens, 1.0)
         in_step = synchrony(stages, turn_variance_s2(stages, self._engine.prefill, token_s), cycle)
         respond = self._respond_s(work, hit, respond, cycle - respond, in_step)
         transfer = self._transfer_s(held, transfer, cycle - transfer)
         elsewhere = stages.environment_s + respond
-        decode = self._decode_s(work, decode, elsewhere + transfer + admission, in_step)
+        decode = self._decode_s(work, state, cycle, in_step)
         holding = transfer + decode
         admission = np.maximum(holding * (self._decoding / self._most - 1) - elsewhere, 0.0)
         return np.stack((respond, decode, admission, transfer, found, kept))
 
-    def _prefill_hit(
-        self, respond: Floats, decode: Floats, admission: Floats, transfer: Floats, cycle: Floats
-    ) -> Floats:
-        """A prompt is pinned from its prefill until the decode worker has pulled it."""
-        busy = (respond / 2 + admission + transfer) / cycle
-        pinned = np.minimum(self._prefilling * busy, self._most_prefills) * self._prompt
+    def _prefill_hit(self, respond: Floats, work: Floats, handing: Floats, cycle: Floats) -> Floats:
+        """A prompt is pinned from its prefill until the decode worker has pulled it; queued, it may lose its prefix."""
+        pinned_share = (np.minimum(respond, work) + handing) / cycle
+        pinned = np.minimum(self._prefilling * pinned_share, self._most_prefills) * self._prompt
         return self._prefill_cache.hit(
             memory_tokens=np.maximum(self._engine.kv_colocated_tokens - pinned, 0.0),
             prefix_tokens=self._prompt,
             customers=self._prefilling,
-            idle_share=(self._stages.environment_s + decode + admission) / cycle,
+            idle_share=1 - pinned_share,
         )
 
     def _decode_hit(self, respond: Floats, decode: Floats, transfer: Floats, cycle: Floats) -> Floats:
@@ -142,17 +140,18 @@ class DisaggregatedNetwork:
         other = fcfs_other_s(sending, variation=np.zeros_like(sending), response_s=transfer - latency)
         return latency + shared_s(sending, other, others=self._prefilling - 1, away_s=away + latency)
 
-    def _decode_s(self, work: Floats, decode: Floats, away: Floats, in_step: Floats) -> Floats:
-        """Decode steps of the turn, after the one under way."""
+    def _decode_s(self, work: Floats, state: Floats, cycle: Floats, in_step: Floats) -> Floats:
+        """Decode steps of the turn, after the one under way; the place of one that waits for memory is taken."""
+        _, decode, admission, _, _, _ = state
         others = self._decoding - 1
+        met = np.minimum(others * (decode + admission) / cycle, self._most - 1)
         tokens = np.maximum(self._stages.output_tokens - 1, 0.0)
         alone = self._step_s(np.ones_like(work))
-        met = others * decode / (away + decode)
-        step = self._step_s(np.clip(1 + met, 1.0, self._most))
-        growth = (step - alone) / np.maximum(met, 1e-9)
-        apart = shared_s(tokens * alone, tokens * growth, others=others, away_s=away)
+        step = self._step_s(1 + met)
+        slowed = tokens * (step - alone) / np.maximum(others * decode / cycle, 1e-9)
+        apart = shared_s(tokens * alone, slowed, others=others, away_s=cycle - decode)
         spread = (self._prefilling - 1) * work / 2
-        met_together = others * decode / (decode + spread)
-        together = tokens * self._step_s(np.clip(1 + met_together, 1.0, self._most))
+        met_together = np.minimum(others * decode / (decode + spread), self._most - 1)
+        together = tokens * self._step_s(1 + met_together)
         result: Floats = apart + in_step * np.maximum(together - apart, 0.0) + np.minimum(met, 1.0) / 2 * step
         return result

@@ -188,7 +188,8 @@ def _quantiles(distribution: Distribution, u: Floats, z: Floats) -> Floats:
             raw = values[np.minimum((u * values.size).astype(np.intp), values.size - 1)]
         case _:
             assert_never(distribution.family)
-    return np.clip(raw, distribution.low, distribution.high)
+    clipped: Floats = np.clip(raw, distribution.low, distribution.high)
+    return clipped
 
 
 _CENTRE = (
