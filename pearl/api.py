@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -42,6 +42,9 @@ class Result:
     solver: Solver
     limits: Limits
     tick: Tick
+    sets: Mapping[str, str] = field(default_factory=dict)
+    event: str | None = None
+    """The event given in place of the scenario's own, as it was written."""
 
     @property
     def verdict(self) -> Verdict:
@@ -115,7 +118,16 @@ def solve(
     limits = Limits(time_s=time_limit_s or rules.solver.time_limit_s, seed=seed)
     situation = situation_of(world, event)
     tick = deliberate(situation, rules, predictor=model, solver=chosen, time_limit_s=limits.time_s, seed=seed)
-    return Result(scenario=world, policy=rules, predictor=model, solver=chosen, limits=limits, tick=tick)
+    return Result(
+        scenario=world,
+        policy=rules,
+        predictor=model,
+        solver=chosen,
+        limits=limits,
+        tick=tick,
+        sets=dict(sets or {}),
+        event=event if isinstance(event, str) else None,
+    )
 
 
 def choose_policy(scenario: Scenario, policy: Policy | Path | str | None, sets: Mapping[str, str]) -> Policy:

@@ -76,7 +76,12 @@ def why_not(verdict: Verdict, counts: Counts, solver: Solver, limits: Limits) ->
         able = Block(name="workers", text=f"only {tables.workers} workers can serve", unit="workers",
                      amount=max(counts.colocated, counts.prefill + counts.decode) - tables.workers)  # fmt: skip
         return Alternative(
-            counts=counts, makespan_s=float("inf"), delta_s=float("inf"), role_changes=0, delta_changes=0, blocks=(able,)
+            counts=counts,
+            makespan_s=float("inf"),
+            delta_s=float("inf"),
+            role_changes=0,
+            delta_changes=0,
+            blocks=(able,),
         )
     problem = replace(_ungated(verdict), fixed=counts)
     solution = solve_problem(problem, solver, limits=limits)
@@ -86,9 +91,7 @@ def why_not(verdict: Verdict, counts: Counts, solver: Solver, limits: Limits) ->
     return _blocked(verdict, problem, counts, solver, limits)
 
 
-def _blocked(
-    verdict: Verdict, problem: DecisionProblem, counts: Counts, solver: Solver, limits: Limits
-) -> Alternative:
+def _blocked(verdict: Verdict, problem: DecisionProblem, counts: Counts, solver: Solver, limits: Limits) -> Alternative:
     """Break as little as possible of the hard rules, and say which and by how much."""
     from pearl.deciding.diagnosis import least_violation
 
@@ -159,4 +162,3 @@ def _serving(counts: Counts) -> Counts:
 def same_configuration(a: Counts, b: Counts) -> bool:
     """Whether two counts name the same mode and numbers."""
     return _serving(a) == _serving(b)
-

@@ -171,7 +171,7 @@ def _loosened(
 def _least_amounts(
     problem: DecisionProblem, rules: tuple[Rule, ...], solver: Solver, limits: Limits
 ) -> dict[str, int] | None:
-    """Smallest excess of each rule, in integers of its row, when all of them may be broken; None if even so infeasible."""
+    """Smallest excess of each rule, in integers of its row, when all may be broken; None if even so infeasible."""
     names = {rule.name for rule in rules}
     soft = tuple(replace(r, soft=Soft(penalty_ms=1)) if r.name in names else r for r in problem.rules)
     softened = replace(problem, rules=soft)

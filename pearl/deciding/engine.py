@@ -59,7 +59,7 @@ def decide(
     time_limit_s: float | None = None,
     seed: int | None = None,
 ) -> Verdict:
-    """Decide; the limits given override the policy's. Raises PolicyError where the policy does not fit the situation."""
+    """Decide; the limits given override the policy's. Raises PolicyError for a policy that does not fit."""
     posed = pose(situation, workload, policy, predictor)
     choice = posed.bound.solver
     limits = Limits(time_s=time_limit_s or choice.time_limit_s, seed=choice.seed if seed is None else seed)
@@ -123,12 +123,12 @@ def _base_solution(posed: Posed, solver: Solver, limits: Limits) -> Solution:
 
 def _borrowing(assignment: Assignment, posed: Posed) -> int:
     zones = {g.group.id: g.group.zone for g in posed.groups}
-    return sum(n for (group, role), n in assignment.items() if role is not Role.INACTIVE and zones[group] is Zone.OVERLAP)
+    return sum(
+        n for (group, role), n in assignment.items() if role is not Role.INACTIVE and zones[group] is Zone.OVERLAP
+    )
 
 
-def _verdict(
-    posed: Posed, problem: DecisionProblem, solution: Solution, *, forced_by: tuple[str, ...]
-) -> Verdict:
+def _verdict(posed: Posed, problem: DecisionProblem, solution: Solution, *, forced_by: tuple[str, ...]) -> Verdict:
     """Read a solution: keep, switch, infeasible or limit."""
 
     def made(outcome: Outcome, *reasons: Reason, assignment: Assignment = posed.stay) -> Verdict:
@@ -161,7 +161,9 @@ def _verdict(
 
 def _best_so_far(solution: Solution) -> Reason:
     text = "the time limit passed; this is the best configuration found, not proved best"
-    return Reason(code=ReasonCode.LIMIT_BEST_SO_FAR, text=text, data={} if solution.bound is None else {"bound": solution.bound})
+    return Reason(
+        code=ReasonCode.LIMIT_BEST_SO_FAR, text=text, data={} if solution.bound is None else {"bound": solution.bound}
+    )
 
 
 def _after_gates(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
@@ -181,7 +183,9 @@ def _switch_reasons(verdict: Verdict) -> Verdict:
     gain_s = (stay_ms - chosen.makespan_ms) / 1000
     text = f"{chosen.counts.label()} is best: {gain_s:.1f} s off the {stay_ms / 1000:.1f} s of staying"
     if gain_s <= 0:
-        text = f"{chosen.counts.label()} is best by the policy's tiers: {-gain_s:.1f} s on top of {stay_ms / 1000:.1f} s"
+        text = (
+            f"{chosen.counts.label()} is best by the policy's tiers: {-gain_s:.1f} s on top of {stay_ms / 1000:.1f} s"
+        )
     return _add(verdict, Reason(code=ReasonCode.BEST, text=text, data={"gain_s": gain_s}))
 
 
@@ -226,9 +230,7 @@ def _turned_down(verdict: Verdict, code: ReasonCode, why: str) -> Verdict:
         text=f"{rejected.counts.label()} turned down: {why}",
         data={"rejected": rejected.counts.label(), "rejected_s": rejected.makespan_ms / 1000},
     )
-    return replace(
-        verdict, outcome=Outcome.KEEP, assignment=verdict.posed.stay, reasons=(reason,), rejected=rejected
-    )
+    return replace(verdict, outcome=Outcome.KEEP, assignment=verdict.posed.stay, reasons=(reason,), rejected=rejected)
 
 
 def _keep_reasons(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
@@ -238,7 +240,9 @@ def _keep_reasons(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
         if free.assignment is not None and free.assignment != verdict.assignment:
             return _hurdle_kept(verdict, free.assignment)
     label = verdict.posed.stay_counts.label()
-    return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text=f"nothing is better than {label} by the policy's tiers"))
+    return _add(
+        verdict, Reason(code=ReasonCode.NO_BETTER, text=f"nothing is better than {label} by the policy's tiers")
+    )
 
 
 def _hurdle_kept(verdict: Verdict, better: Assignment) -> Verdict:

@@ -11,7 +11,7 @@ from pearl.core.workload import Workload
 from pearl.makespan.profile import batch_profile, demand_rates, prefill_rate
 
 NO_WINDOW_S = 1e6
-"""Stands for 'no known end of the overlap window': the makespan that a table holds where nothing can run, in seconds."""
+"""Stands for 'no known end of the overlap window', in seconds: what a table holds where nothing can run."""
 
 
 def gather_facts(
@@ -71,4 +71,4 @@ def stay_makespan_ms(tables: MakespanTables, stay: Counts) -> int:
 def best_makespan_ms(tables: MakespanTables) -> int:
     """The smallest makespan in the tables: a finite stand-in for T_stay where staying is impossible."""
     joint = [rung.makespan_ms for rung in tables.pairs] or [max(min(tables.prefill_ms), min(tables.decode_ms))]
-    return min(min(tables.colocated_ms), min(joint))
+    return min(*tables.colocated_ms, *joint)

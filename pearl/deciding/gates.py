@@ -12,7 +12,7 @@ from pearl.core.situation import ChangeAge
 def borrow_gate_ms(*, base_ms: int, window_ms: int, cost_ms: int) -> int:
     """Largest makespan with which borrowing pays; negative or zero where none can (derived in docs/mathematics.md).
 
-    A batch that takes T with borrowed workers and base_ms without, a window w and a cost c: if the batch ends within the
+    A batch that takes T with borrowed workers and base_ms without, a window w and a cost c: if it ends within the
     window, T + c <= base_ms. Otherwise the share w/T is done when the window closes and the rest runs at the base pace:
     w + c + (1 - w/T)·base_ms <= base_ms, that is T <= w·base_ms/(w + c). The cost is charged only for a positive gain.
     """
@@ -21,9 +21,7 @@ def borrow_gate_ms(*, base_ms: int, window_ms: int, cost_ms: int) -> int:
     return window_ms * base_ms // max(window_ms + cost_ms, 1)
 
 
-def hurdle(
-    rules: BoundHysteresis, *, stay_ms: int, changes: Mapping[Change, ChangeAge], forced: bool
-) -> Hurdle | None:
+def hurdle(rules: BoundHysteresis, *, stay_ms: int, changes: Mapping[Change, ChangeAge], forced: bool) -> Hurdle | None:
     """The hurdle that the problem carries; None where the policy sets none, or refuses afterwards (veto)."""
     if forced:
         if rules.when_stay_infeasible is not HysteresisSemantics.CHARGE:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pearl.core.cluster import Counts
 from pearl.core.engine import EngineProfile
 from pearl.core.problem import UNREACHABLE_MS
-from pearl.core.situation import Situation
 from pearl.core.workload import Workload
 from pearl.deciding.alternatives import same_configuration
 from pearl.deciding.engine import Verdict, decide
@@ -42,11 +41,15 @@ def sensitivity(verdict: Verdict, solver: Solver, limits: Limits) -> tuple[Flip,
     return tuple(sorted(flips, key=lambda f: (abs(f.error) if f.error is not None else 9.0, f.number)))
 
 
-def _flip(
-    verdict: Verdict, name: str, change: Callable[[Profiles, float], Profiles], solver: Solver, limits: Limits
-) -> Flip:
+Change = Callable[[Profiles, float], Profiles]
+"""Scales one number of the profiles by a factor."""
+
+
+def _flip(verdict: Verdict, name: str, change: Change, solver: Solver, limits: Limits) -> Flip:
     def other(error: float) -> Flip | None:
-        return _decided_otherwise(verdict, name, error, change, solver, limits)
+        changed = change((verdict.posed.workload, verdict.posed.situation.engine), 1 + error)
+        flip = _decided_otherwise(verdict, changed, solver, limits)
+        return None if flip is None else replace(flip, number=name, error=error)
 
     sides = [_smallest(other, sign) for sign in (1.0, -1.0)]
     found = [flip for flip in sides if flip is not None]
@@ -54,35 +57,33 @@ def _flip(
 
 
 def _smallest(other: Callable[[float], Flip | None], sign: float) -> Flip | None:
-    """The flip nearest to zero on one side, by the grid and then bisection."""
+    """The flip nearest to zero on one side: the first of the grid, then bisection towards the one before it."""
     low = 0.0
-    for high in ERRORS:
-        flip = other(sign * high)
-        if flip is None:
-            low = high
-            continue
-        while high - low > RESOLUTION:
-            middle = (low + high) / 2
-            nearer = other(sign * middle)
-            if nearer is None:
-                low = middle
-            else:
-                high, flip = middle, nearer
-        return flip
+    for tried in ERRORS:
+        flip = other(sign * tried)
+        if flip is not None:
+            return _bisected(other, sign, low, flip)
+        low = tried
     return None
 
 
-def _decided_otherwise(
-    verdict: Verdict,
-    name: str,
-    error: float,
-    change: Callable[[Profiles, float], Profiles],
-    solver: Solver,
-    limits: Limits,
-) -> Flip | None:
+def _bisected(other: Callable[[float], Flip | None], sign: float, low: float, flip: Flip) -> Flip:
+    high = abs(flip.error or 0.0)
+    while high - low > RESOLUTION:
+        middle = (low + high) / 2
+        nearer = other(sign * middle)
+        if nearer is None:
+            low = middle
+        else:
+            high, flip = middle, nearer
+    return flip
+
+
+def _decided_otherwise(verdict: Verdict, profiles: Profiles, solver: Solver, limits: Limits) -> Flip | None:
+    """The other decision that these profiles lead to, and what ours loses then; None if it is the same."""
     posed = verdict.posed
-    workload, engine = change((posed.workload, posed.situation.engine), 1 + error)
-    situation: Situation = replace(posed.situation, engine=engine)
+    workload, engine = profiles
+    situation = replace(posed.situation, engine=engine)
     again = decide(
         situation, workload, posed.policy, predictor=posed.predictor, solver=solver, time_limit_s=limits.time_s
     )
@@ -91,10 +92,10 @@ def _decided_otherwise(
         return None
     ours_ms, best_ms = again.posed.tables.makespan_ms(chosen), again.posed.tables.makespan_ms(right)
     regret = None if ours_ms >= UNREACHABLE_MS else ours_ms / best_ms - 1
-    return Flip(number=name, error=error, to=right, regret=regret)
+    return Flip(number="", error=None, to=right, regret=regret)
 
 
-def _numbers() -> Iterator[tuple[str, Callable[[Profiles, float], Profiles]]]:
+def _numbers() -> Iterator[tuple[str, Change]]:
     """The numbers of the profiles, and how to scale each."""
     yield "engine.prefill.p1_s", lambda p, k: (p[0], _prefill(p[1], "p1_s", k))
     yield "engine.prefill.p2_s", lambda p, k: (p[0], _prefill(p[1], "p2_s", k))
