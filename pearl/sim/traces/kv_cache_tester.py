@@ -57,28 +57,34 @@ def read_kv_session(source: TraceText) -> AgentTrace:
     return _trace(source, sessions)
 
 
-def _streams(source: TraceText, name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, list[Exchange]]]:
+def _streams(
+    source: TraceText, name: str, holder: Mapping[str, Any], *, inner: bool = False
+) -> Iterator[tuple[str, list[Exchange]]]:
     """The requests of one context, then those of its sub-agents, one level deep as the format has it.
 
     An exchange holds here the wait before the request, as the format does; None if a person's.
     """
     mine: list[Exchange] = []
-    nested: list[tuple[str, Mapping[str, Any]]] = []
+    children: list[Mapping[str, Any]] = []
     for i, item in enumerate(source.sequence(1, f"'requests' of {name}", holder.get("requests"))):
         where = f"requests[{i}] of {name}"
         entry = source.mapping(1, where, item)
-        if entry.get("type") == "subagent":
-            nested.append((f"{name}/{len(nested) + 1}", entry))
-            continue
-        tokens = [source.whole(1, f"'{key}' in {where}", entry.get(key)) for key in ("in", "out")]
-        wait_s = source.number(1, f"'think_time' in {where}", entry.get("think_time"))
-        types = source.sequence(1, f"'input_types' in {where}", entry.get("input_types"))
-        mine.append((tokens[0], tokens[1], wait_s if "tool_result" in types else None))
+        if entry.get("type") != "subagent":
+            mine.append(_exchange(source, where, entry))
+        elif inner:
+            raise source.error(1, f"{where} is a sub-agent of a sub-agent", expected="one level")
+        else:
+            children.append(entry)
     yield name, mine
-    for child, entry in nested:
-        if any(isinstance(r, dict) and r.get("type") == "subagent" for r in entry.get("requests") or ()):
-            raise source.error(1, f"a sub-agent of {child} has sub-agents", expected="one level")
-        yield from _streams(source, child, entry)
+    for number, child in enumerate(children, start=1):
+        yield from _streams(source, f"{name}/{number}", child, inner=True)
+
+
+def _exchange(source: TraceText, where: str, entry: Mapping[str, Any]) -> Exchange:
+    prompt, output = (source.whole(1, f"'{key}' in {where}", entry.get(key)) for key in ("in", "out"))
+    wait_s = source.number(1, f"'think_time' in {where}", entry.get("think_time"))
+    types = source.sequence(1, f"'input_types' in {where}", entry.get("input_types"))
+    return prompt, output, wait_s if "tool_result" in types else None
 
 
 def _trace(source: TraceText, sessions: Mapping[str, list[Exchange]]) -> AgentTrace:

@@ -70,6 +70,8 @@ WRONG = [
     (KV_TABLE.replace("1200,250", "1200"), 3, "7 columns"),
     (KV_TABLE.splitlines()[0] + "\n", 1, "no requests after the header"),
     (KV_SESSION.replace('"in": 150', '"in": "many"'), 1, "'in' in requests[2] of s is 'many'"),
+    (KV_SESSION.replace('[{"t": 1.0, "type": "n"', '[{"t": 1.0, "type": "subagent"'), 1, "sub-agent of a sub-agent"),
+    (KV_SESSION.replace('"requests": [{"t": 1.0', '"requests": 5, "r": [{"t": 1.0'), 1, "'requests' of s/1 is 5"),
     (KV_SESSION[:-30], 1, "not valid JSON"),
     (
         KV_SESSION.replace('"requests"', '"Requests"', 1).replace('"block_size"', '"requests": [], "block_size"'),
@@ -188,7 +190,7 @@ def test_a_replaced_context_begins_a_trajectory_of_its_own(tmp_path):
 
 
 def test_the_turn_that_reaches_the_limit_counts_whole(tmp_path):
-    # 1000 + 50 + 150 + 40 tokens pass 1100 in the second turn of t1, whose 150 new tokens would be cut to 50 in a replay
+    # t1 reaches 1100 tokens within the prompt of its second turn, which a replay has to leave out
     fitted = workload(read(tmp_path, KV_TABLE), trajectories=1, max_context_tokens=1100)
     assert fitted.new_prompt_tokens == Distribution.constant(150.0)
     assert sorted(fitted.turns.values) == [1, 1, 3]
