@@ -119,7 +119,7 @@ class SimCluster:
                 self._seat(worker)
             elif worker != before.by_id[worker.id]:
                 self._put(self._seats[worker.id], worker)
-                self._serve(self._seats[worker.id])
+                self._serve_if_staying(self._seats[worker.id])
         if event.within_s is not None and event.kind in (EventKind.RECLAIM_NOTICE, EventKind.TRAINING_STARTED):
             self._queue.at(self._queue.now_s + event.within_s, ARRIVAL, self._deadline, event)
         self._record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
@@ -239,7 +239,7 @@ class SimCluster:
                 self._put(seat, advance(seat.worker, step))
             case _:
                 self._put(seat, advance(seat.worker, step))
-                self._serve(seat)
+                self._serve_if_staying(seat)
         self._record(Happening.STEP_ENDED, step=type(step).__name__, worker=seat.worker.id)
         self._settle(seat)
         self._check_overlap()
@@ -293,8 +293,8 @@ class SimCluster:
 
     def _admit_ready_groups(self) -> None:
         for group in self._groups[:]:
-            seats = [self._seats[worker_id] for worker_id in group.workers]
-            if all(seat.up and seat.step is None for seat in seats):
+            seats = self._members(group)
+            if len(seats) == len(group.workers) and all(seat.up and seat.step is None for seat in seats):
                 for seat in seats:
                     seat.step = group
                 self._queue.at(self._queue.now_s + self._costs.admit_s, ARRIVAL, self._admit, group)
@@ -306,9 +306,10 @@ class SimCluster:
         for seat in self._members(group):
             seat.step = None
             self._put(seat, advance(seat.worker, group))
-            self._serve(seat)
+            self._serve_if_staying(seat)
         self._record(Happening.STEP_ENDED, step="AdmitGroup", workers=list(group.workers))
         self._program.ended()
+        self._admit_ready_groups()
         for seat in self._members(group):
             self._take_next(seat)
 
@@ -324,6 +325,7 @@ class SimCluster:
                 self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.INACTIVE))
                 self._take_next(seat)
         self._record(Happening.GROUP_ROLLED_BACK, workers=list(group.workers), because=why)
+        self._admit_ready_groups()
 
     def _roll_back_groups_of(self, worker_id: str) -> None:
         for group in [group for group in self._groups if worker_id in group.workers]:
@@ -336,8 +338,9 @@ class SimCluster:
 
     def _seat(self, worker: Worker) -> None:
         """Take a worker in; one in transition is taken as settled."""
-        if worker.status is Status.TRANSITIONING and worker.started:
-            worker = replace(worker, status=Status.INACTIVE if worker.role is Role.INACTIVE else Status.ACTIVE)
+        if worker.status is Status.TRANSITIONING:
+            role = worker.role if worker.started else Role.INACTIVE
+            worker = replace(worker, role=role, status=Status.INACTIVE if role is Role.INACTIVE else Status.ACTIVE)
         seat = Seat(worker=worker, up=worker.started)
         self._seats[worker.id] = seat
         self._put(seat, worker)
@@ -357,9 +360,9 @@ class SimCluster:
         )
 
     def _serve(self, seat: Seat) -> None:
-        """Put a new engine into the pool, if the worker serves by now and is to stay."""
+        """Put a new engine into the pool, if the worker serves by now and has none there."""
         worker = seat.worker
-        if seat.engine is not None or worker.status is not Status.ACTIVE or not worker.serving:
+        if seat.engine is not None or worker.status is not Status.ACTIVE or worker.role is Role.INACTIVE:
             return
         seat.engine = Engine(
             role=worker.role,
@@ -370,6 +373,10 @@ class SimCluster:
         )
         self._pool.add(seat.engine)
         self._pool.rebalance()
+
+    def _serve_if_staying(self, seat: Seat) -> None:
+        if not seat.worker.must_leave:
+            self._serve(seat)
 
     def _vacate(self, seat: Seat) -> None:
         """Interrupt whatever the worker still runs; its trajectories go on elsewhere."""
