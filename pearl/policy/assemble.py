@@ -48,10 +48,11 @@ def assemble(
     if complete:
         faults.extend(_unused(compiler, spec, own))
     faults.extend(_first_tier(rules, tiers, hysteresis))
+    faults.extend(makespan_faults(params, lets, rules, tiers))
     if faults or not complete:
         return None, faults
     file = PolicyFile.model_validate(root.plain())
-    policy = Policy(
+    return Policy(
         name=file.metadata.name,
         file=own,
         sha256=sha256,
@@ -69,9 +70,7 @@ def assemble(
         files=tuple(lines),
         names=frozenset(name for section, name in compiler.scope.used if section == "vocabulary"),
         document=_resolved(root),
-    )
-    faults = makespan_faults(policy)
-    return (None if faults else policy), faults
+    ), []
 
 
 def _restore(compiler: Compiler, lost: set[tuple[str, str]]) -> None:

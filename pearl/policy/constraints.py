@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from pearl.core.cluster import Mode
+from pearl.documents import nearest
 from pearl.errors import Fault
 from pearl.policy.compiler import Compiler
 from pearl.policy.formula import Formula
-from pearl.policy.infer import infer
+from pearl.policy.infer import Scope, infer
 from pearl.policy.located import Node
 from pearl.policy.model import Inequality, RuleSpec, SoftSpec, TierSpec, When
 from pearl.policy.parser import SyntaxFault
 from pearl.policy.rows import conjuncts, parts, split
-from pearl.policy.syntax import Call, Name, walk
-from pearl.policy.units import PLAIN, SECOND, Unit
+from pearl.policy.syntax import Call, Expr, Name, walk
+from pearl.policy.units import PLAIN, SECOND, UNITS, Unit
 from pearl.policy.vocabulary import MODE_WORDS
 
 
@@ -114,6 +115,7 @@ def _when(compiler: Compiler, node: Node | None) -> When | None:
             modes.add(expr.id)
             continue
         try:
+            _known_mode(expr, compiler.scope)
             type_ = infer(expr, compiler.scope)
             if not type_.broken and (not type_.boolean or type_.degree):
                 raise SyntaxFault("not a condition", expr.at, expected="a mode or a constant condition")
@@ -142,7 +144,8 @@ def _tier(compiler: Compiler, node: Node) -> TierSpec | None:
         span = node.value["tolerance"].span
         compiler.faults.append(Fault(message="tolerance is out of range", span=span, expected="0% to 100%"))
     if len(given) != 1:
-        fault = Fault(message=f"tier {name!r}", span=node.span, expected="either 'minimize' or 'maximize'")
+        what = "says both minimize and maximize" if given else "says nothing to optimise"
+        fault = Fault(message=f"tier {name!r} {what}", span=node.span, expected="one of 'minimize' and 'maximize'")
         compiler.faults.append(fault)
         return None
     pair = compiler.typed(node.get(given[0]))
@@ -176,6 +179,12 @@ def _twice(nodes: list[Node]) -> Iterator[tuple[str, Node]]:
         if name in seen:
             yield name, node
         seen.add(name)
+
+
+def _known_mode(expr: Expr, scope: Scope) -> None:
+    if isinstance(expr, Name) and expr.id not in scope.known() and expr.id not in UNITS:
+        hint = nearest(expr.id, {*MODE_WORDS, *scope.known()})
+        raise SyntaxFault(f"unknown mode {expr.id!r}", expr.at, expected=" or ".join(MODE_WORDS), hint=hint)
 
 
 def _mode_fault(fault: SyntaxFault) -> SyntaxFault:

@@ -157,7 +157,7 @@ class Evaluator(Generic[C]):
             return defined
         term = VOCABULARY.get(expr.id)
         if term is None:
-            return self.numbers.number(UNITS[expr.id].factor)
+            return self.numbers.number(UNITS[expr.id].factor) if expr.id in UNITS else self._looked_up(expr)
         match term.kind:
             case Kind.COUNT:
                 return Form(self._zero, {NAMED_COUNTS[expr.id]: self._one})

@@ -12,11 +12,10 @@ from pearl.core.source import Span
 from pearl.documents import Document, nearest, parse_document, read_document
 from pearl.errors import Fault, PolicyError
 from pearl.policy.assemble import assemble
-from pearl.policy.located import Node, located
+from pearl.policy.located import Node
 from pearl.policy.merge import merge
 from pearl.policy.model import Policy
 from pearl.policy.salvage import salvage
-from pearl.policy.schema import PolicyFile
 
 MAX_FILES = 32
 """Files that one policy may be made of; bounds what nested `extends` may multiply to."""
@@ -115,12 +114,12 @@ class _Loader:
             self.faults.extend(e.faults)
             return None
         self.own = document.file
-        data, faults, lost = salvage(PolicyFile, document)
-        self.faults.extend(faults)
-        self.lost |= lost
-        if data is None:
+        found = salvage(document)
+        self.faults.extend(found.faults)
+        self.lost |= found.lost
+        tree = found.tree
+        if tree is None:
             return None
-        tree = located(Document(**{**vars(document), "data": data}))
         self._check_version(reference, tree)
         self.faults.extend(_same_names(tree.get("spec", "constraints")))
         merged: Node | None = None

@@ -79,7 +79,7 @@ class Mathematics:
 
 def mathematics(policy: Policy) -> Mathematics:
     """The mathematics of a policy before any scenario; names stand for themselves, params for their values."""
-    symbolic = Symbolic(policy)
+    symbolic = Symbolic(policy.params, policy.lets)
     return Mathematics(
         policy=policy.name,
         rows=tuple(row for rule in policy.rules for row in _rows(symbolic, rule)),

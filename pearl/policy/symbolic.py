@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -11,7 +11,7 @@ from pearl.errors import Fault, PolicyError
 from pearl.policy.algebra import MAKESPAN, Form
 from pearl.policy.evaluate import EvaluationError, Evaluator, check_size
 from pearl.policy.formula import Formula
-from pearl.policy.model import Policy, RuleSpec, TierSpec
+from pearl.policy.model import Let, Param, RuleSpec, TierSpec
 from pearl.policy.polynomial import Polynomial
 from pearl.policy.syntax import Call, IfElse, render
 
@@ -74,10 +74,10 @@ def extreme(function: str, values: list[Fraction]) -> Fraction:
 class Symbolic:
     """A policy whose lets are evaluated symbolically; raises PolicyError where one has no value."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.numbers = SymbolicNumbers({p.name: Polynomial.number(p.value) for p in policy.params})
+    def __init__(self, params: Iterable[Param], lets: Iterable[Let]) -> None:
+        self.numbers = SymbolicNumbers({param.name: Polynomial.number(param.value) for param in params})
         plain = Evaluator(self.numbers)
-        for let in policy.lets:
+        for let in lets:
             if let.boolean:
                 self.numbers.values[let.name] = True
             elif not let.parts:
@@ -93,10 +93,11 @@ class Symbolic:
             for i, row in enumerate(rule.rows):
                 yield row_name(rule, i, value), evaluate.at(row.less) - evaluate.at(row.more)
 
-    def tier(self, tier: TierSpec) -> list[SymbolicForm]:
+    def tier(self, tier: TierSpec) -> Iterator[SymbolicForm]:
         """The expressions whose maximum is minimised."""
-        forms = [Evaluator(self.numbers).at(part) for part in tier.parts]
-        return [-form for form in forms] if tier.maximize else forms
+        for part in tier.parts:
+            form = Evaluator(self.numbers).at(part)
+            yield -form if tier.maximize else form
 
 
 def row_name(rule: RuleSpec, index: int, value: str) -> str:
@@ -114,22 +115,19 @@ def bits(value: Fraction) -> int:
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
-def makespan_faults(policy: Policy) -> list[Fault]:
+def makespan_faults(
+    params: Iterable[Param], lets: Iterable[Let], rules: Iterable[RuleSpec], tiers: Iterable[TierSpec]
+) -> list[Fault]:
     """Rules and tiers that ask for a larger T, and expressions without a value."""
     try:
-        symbolic = Symbolic(policy)
+        symbolic = Symbolic(params, lets)
     except PolicyError as e:
         return list(e.faults)
     faults: list[Fault] = []
-    for rule in policy.rules:
+    for rule in rules:
         faults.extend(_slower(rule.require, (form for _, form in symbolic.rule(rule))))
-    for tier in policy.tiers:
-        try:
-            forms = symbolic.tier(tier)
-        except PolicyError as e:
-            faults.extend(e.faults)
-        else:
-            faults.extend(_slower(tier.parts[0], iter(forms)))
+    for tier in tiers:
+        faults.extend(_slower(tier.parts[0], symbolic.tier(tier)))
     return faults
 
 
