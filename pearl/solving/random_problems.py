@@ -43,7 +43,7 @@ def random_problem(rng: Random, *, max_workers: int = 7, max_groups: int = 4) ->
         tiers=(),
         modes=rng.choice([tuple(Mode)] * 4 + [(Mode.COLOCATED,), (Mode.DISAGGREGATED,)]),
         current_mode=current,
-        hurdle=_hurdle(rng, tables) if rng.random() < 0.5 else None,
+        hurdle=_hurdle(rng, tables) if rng.random() < 0.45 else None,
         borrow=BorrowTerms(
             max_workers=rng.randint(overlap // 2, overlap),
             gate_ms=_some_makespan(rng, tables) if rng.random() < 0.4 else None,
@@ -77,12 +77,12 @@ def _groups(rng: Random, max_workers: int, max_groups: int) -> tuple[Group, ...]
         size = rng.randint(1, left) if len(groups) + 1 < max_groups else min(left, 3)
         zone, role = rng.choice(list(Zone)), rng.choice(ALL_ROLES)
         draw = rng.random()
-        leaving = draw < 0.1
+        leaving = draw < 0.06
         if leaving:
             targets: tuple[Role, ...] = (Role.INACTIVE,)
-        elif draw < 0.2:
+        elif draw < 0.12:
             targets = (role,)
-        elif draw < 0.3:
+        elif draw < 0.24:
             targets = tuple(sorted({role, *rng.sample(ALL_ROLES, 2)}, key=ALL_ROLES.index))
         else:
             targets = ALL_ROLES
@@ -142,7 +142,7 @@ def _hurdle(rng: Random, tables: MakespanTables) -> Hurdle:
         resize_ms=rng.choice([None, 0, 100]),
         gate=rng.random() < 0.6,
         charge=rng.random() < 0.4,
-        forbidden=frozenset(change for change in Change if rng.random() < 0.1),
+        forbidden=frozenset(change for change in Change if rng.random() < 0.06),
     )
 
 
@@ -177,7 +177,7 @@ def _scale(rng: Random) -> Fraction:
 def _capacity(rng: Random, problem: DecisionProblem, name: str) -> Rule:
     role, each = rng.choice(SERVING_ROLES), rng.randint(1, 9)
     expr = Linear(
-        constant=rng.randint(0, 20), counts=_count(problem, lambda _, r: -each * (r is role)), scale=_scale(rng)
+        constant=rng.randint(0, 12), counts=_count(problem, lambda _, r: -each * (r is role)), scale=_scale(rng)
     )
     return Rule(name=name, expr=expr, when=_when(rng), soft=_soft(rng))
 
