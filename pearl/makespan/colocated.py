@@ -16,14 +16,25 @@ from pearl.makespan.station import PrefillWork, fcfs_other_s, shared_s, synchron
 class ColocatedNetwork:
     """Cycle of a turn on a worker that `customers` trajectories share, shape (stages, configurations)."""
 
-    def __init__(self, stages: Stages, engine: EngineProfile, customers: Floats, cache: Cache, *, whole: bool) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        engine: EngineProfile,
+        *,
+        customers: Floats,
+        context_ratio: Floats,
+        cache: Cache,
+        whole: bool,
+    ) -> None:
+        """`context_ratio`: contexts of the others over those of the stage; `whole`: see PrefillWork."""
         self._stages = stages
         self._engine = engine
         self._customers = customers
         self._cache = cache
         self._work = PrefillWork(engine.prefill, stages, held_tokens=stages.cached_tokens, whole=whole)
-        held = np.maximum(stages.running_tokens, 1.0)
-        self._most = np.clip(engine.kv_colocated_tokens / held, 1.0, engine.max_sequences)
+        self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
+        self._prefix = stages.cached_tokens * context_ratio
+        self._most = np.clip(engine.kv_colocated_tokens / self._held, 1.0, engine.max_sequences)
 
     def solve(self, like: Cycle | None = None) -> Cycle:
         """The fixed point; `like` is one of a similar load to start from."""
@@ -59,7 +70,8 @@ class ColocatedNetwork:
         return cycle
 
     def _step_s(self, batch: Floats) -> Floats:
-        return decode_step_s(self._engine.decode, batch, batch * self._stages.running_tokens)
+        own = self._stages.running_tokens
+        return decode_step_s(self._engine.decode, batch, own + (batch - 1) * self._held)
 
     def _update(self, state: Floats) -> Floats:
         respond, decode, admission, hit = state
@@ -77,13 +89,12 @@ class ColocatedNetwork:
         return np.stack((respond, decode, admission, found))
 
     def _hit(self, respond: Floats, decode: Floats, hit: Floats, cycle: Floats) -> Floats:
-        stages = self._stages
         # A prefix is pinned only once its prefill begins: what waits in the queue may still lose it.
         serving = decode + np.minimum(respond, self._work.mean_s(hit))
         running = np.minimum(self._customers * serving / cycle, self._most)
         return self._cache.hit(
-            memory_tokens=np.maximum(self._engine.kv_colocated_tokens - running * stages.running_tokens, 0.0),
-            prefix_tokens=stages.cached_tokens,
+            memory_tokens=np.maximum(self._engine.kv_colocated_tokens - running * self._held, 0.0),
+            prefix_tokens=self._prefix,
             customers=self._customers,
             idle_share=(cycle - serving) / cycle,
         )
@@ -93,7 +104,7 @@ class ColocatedNetwork:
         respond, decode, _, hit = state
         other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=cycle - respond)
-        together = np.maximum(queued, work * (1 + others / 2))
+        together = np.maximum(queued, work * (1 + np.minimum(others, self._most - 1) / 2))
         decoding = (others + 1) * decode / cycle
         step = self._step_s(np.clip(decoding, 1.0, self._most))
         mixed = np.minimum(decoding, 1.0)
@@ -120,9 +131,10 @@ class ColocatedNetwork:
         share = decode / (outside + decode)
         stalled = stall * (outside + decode) / (outside + respond + decode)
         apart = shared_s(tokens * alone, slowed / share + stalled, others=others, away_s=outside)
-        spread = others * work / 2
-        met_together = np.minimum(others * decode / (decode + spread), self._most - 1)
-        stalls = others / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
+        inside = np.minimum(others, self._most - 1)
+        spread = inside * work / 2
+        met_together = inside * decode / (decode + spread)
+        stalls = inside / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
         together = tokens * self._step_s(1 + met_together) + stalls * stall
         result: Floats = apart + in_step * np.maximum(together - apart, 0.0)
         return result

@@ -22,6 +22,10 @@ SURVIVAL_POINTS = 32
 """Order statistics that stand for the survival curve."""
 
 
+LARGEST_RATIO = 4.0
+"""Bound of the others' contexts over one's own; beyond, linear growth in time says more than it knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What each turn, new token and output token costs, by stage and configuration, in seconds."""
@@ -75,8 +79,27 @@ def expected_last_s(completions: Floats, trajectories: int) -> Floats:
     return tail
 
 
-def survivors_met_by_last(stages: Stages, rates: Rates, completions: Floats, trajectories: int) -> Floats:
-    """Share of trajectories still under way while the batch's last ones pass through each stage, averaged over it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """Who else is under way while a trajectory passes through each stage, arrays (stages, configurations)."""
+
+    survivors: Floats
+    """Share of the other trajectories that have not ended."""
+    context_ratio: Floats
+    """Their mean context, over that of the stage."""
+
+
+def company_at_same_stage(stages: Stages) -> Company:
+    """Everybody is met at his own stage of progress."""
+    return Company(survivors=stages.survivors, context_ratio=np.ones_like(stages.survivors))
+
+
+def company_of_last(stages: Stages, rates: Rates, completions: Floats, trajectories: int) -> Company:
+    """Those whom the batch's last trajectories meet in each stage, averaged over the time that they spend in it.
+
+    The last ones hold the share (t/T)^a of their final context in a stage reached at t; the others are taken to grow by
+    the same law, each over its own life.
+    """
     size = completions.shape[0]
     number = max(LEAST_STRAGGLERS, min(size // 8, round(size / trajectories)))
     last = np.argpartition(completions, size - number, axis=0)[-number:]
@@ -88,11 +111,18 @@ def survivors_met_by_last(stages: Stages, rates: Rates, completions: Floats, tra
     ).mean(axis=0)
     ends = np.cumsum(spent, axis=1).T
     starts = ends - spent.T
-    ordered = np.sort(completions, axis=0)[:: max(1, size // SURVIVAL_POINTS)]
-    left: Floats = np.stack(
-        [
-            np.clip((ordered - start) / np.maximum(end - start, 1e-12), 0.0, 1.0).mean(axis=0)
-            for start, end in zip(starts, ends, strict=True)
-        ]
-    )
-    return left
+    points = slice(None, None, max(1, size // SURVIVAL_POINTS))
+    ended = completions[points]
+    final = stages.final_tokens[points, None]
+    own = stages.cached_tokens + stages.new_tokens + stages.output_tokens / 2
+    middles = (starts + ends) / 2
+    share = np.clip(own / stages.final_tokens[last].mean(axis=0), 1e-3, 0.999)
+    exponents = np.log(share) / np.log(np.clip(middles / np.maximum(ends[-1], 1e-9), 1e-3, 0.999))
+    survivors, ratios = np.empty_like(ends), np.ones_like(ends)
+    for stage, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        left = np.clip((ended - start) / np.maximum(end - start, 1e-12), 0.0, 1.0)
+        survivors[stage] = left.mean(axis=0)
+        lived = np.minimum(middles[stage] / np.maximum(ended, 1e-9), 1.0)
+        held = (left * final * lived ** exponents[stage]).mean(axis=0)
+        ratios[stage] = held / np.maximum(survivors[stage], 1e-9) / own[stage]
+    return Company(survivors=survivors, context_ratio=np.clip(ratios, 1 / LARGEST_RATIO, LARGEST_RATIO))

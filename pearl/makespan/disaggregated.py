@@ -27,6 +27,7 @@ class DisaggregatedNetwork:
         *,
         prefilling: Floats,
         decoding: Floats,
+        context_ratio: Floats,
         prefill_cache: Cache,
         decode_cache: Cache,
         whole: bool,
@@ -41,12 +42,10 @@ class DisaggregatedNetwork:
         # Under round robin the cache's own share leaves outputs out; under affinity the last turn's is left out here.
         kept = stages.cached_tokens - stages.previous_output_tokens if whole else stages.cached_tokens
         self._work = PrefillWork(engine.prefill, stages, held_tokens=np.maximum(kept, 0.0), whole=whole)
-        self._most = np.clip(
-            engine.kv_decode_tokens / np.maximum(stages.running_tokens, 1.0), 1.0, engine.max_sequences
-        )
-        self._most_prefills = np.clip(
-            engine.kv_colocated_tokens / np.maximum(self._prompt, 1.0), 1.0, engine.max_sequences
-        )
+        self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
+        self._prefix = np.maximum(self._prompt * context_ratio, 1.0)
+        self._most = np.clip(engine.kv_decode_tokens / self._held, 1.0, engine.max_sequences)
+        self._most_prefills = np.clip(engine.kv_colocated_tokens / self._prefix, 1.0, engine.max_sequences)
 
     def solve(self, like: Cycle | None = None) -> Cycle:
         """The fixed point; `like` is one of a similar load to start from."""
@@ -78,7 +77,8 @@ class DisaggregatedNetwork:
         )
 
     def _step_s(self, batch: Floats) -> Floats:
-        return decode_step_s(self._engine.decode, batch, batch * self._stages.running_tokens)
+        own = self._stages.running_tokens
+        return decode_step_s(self._engine.decode, batch, own + (batch - 1) * self._held)
 
     def _sending_s(self, held: Floats) -> Floats:
         """Time on the link, latency left out, when the decode worker holds the share `held` of the earlier context."""
@@ -107,10 +107,10 @@ class DisaggregatedNetwork:
     def _prefill_hit(self, respond: Floats, work: Floats, handing: Floats, cycle: Floats) -> Floats:
         """A prompt is pinned from its prefill until the decode worker has pulled it; queued, it may lose its prefix."""
         pinned_share = (np.minimum(respond, work) + handing) / cycle
-        pinned = np.minimum(self._prefilling * pinned_share, self._most_prefills) * self._prompt
+        pinned = np.minimum(self._prefilling * pinned_share, self._most_prefills) * self._prefix
         return self._prefill_cache.hit(
             memory_tokens=np.maximum(self._engine.kv_colocated_tokens - pinned, 0.0),
-            prefix_tokens=self._prompt,
+            prefix_tokens=self._prefix,
             customers=self._prefilling,
             idle_share=1 - pinned_share,
         )
@@ -119,8 +119,8 @@ class DisaggregatedNetwork:
         stages = self._stages
         running = np.minimum(self._decoding * (decode + transfer) / cycle, self._most)
         return self._decode_cache.hit(
-            memory_tokens=np.maximum(self._engine.kv_decode_tokens - running * stages.running_tokens, 0.0),
-            prefix_tokens=self._prompt + stages.output_tokens,
+            memory_tokens=np.maximum(self._engine.kv_decode_tokens - running * self._held, 0.0),
+            prefix_tokens=self._prefix + stages.output_tokens,
             customers=self._decoding,
             idle_share=(stages.environment_s + respond) / cycle,
         )

@@ -22,11 +22,13 @@ from pearl.core.workload import Routing, Workload
 from pearl.makespan.cache import AffinityCache, Cache, affinity_cache, round_robin_cache
 from pearl.makespan.colocated import ColocatedNetwork
 from pearl.makespan.completion import (
+    Company,
+    company_at_same_stage,
+    company_of_last,
     completions_s,
     expected_last_s,
     last_weights,
     rates_of,
-    survivors_met_by_last,
 )
 from pearl.makespan.cycle import Cycle
 from pearl.makespan.disaggregated import DisaggregatedNetwork
@@ -122,19 +124,25 @@ class _Batch:
             return self._affinity_cache
         return round_robin_cache(self.stages, workers.astype(np.float64), keeps_output=keeps_output)
 
-    def _customers(self, workers: Integers, survivors: Floats) -> Floats:
+    def _customers(self, workers: Integers, company: Company) -> Floats:
         """Trajectories per worker that a trajectory meets, itself included."""
         others = np.maximum(self.workload.trajectories / workers, 1.0) - 1
-        result: Floats = 1 + others * survivors
+        result: Floats = 1 + others * company.survivors
         return result
 
     def colocated(self, workers: Integers) -> _Forecast:
         """Forecast for each number of colocated workers."""
         cache = self._cache(workers, keeps_output=True)
 
-        def cycle(survivors: Floats, like: Cycle | None) -> Cycle:
-            customers = self._customers(workers, survivors)
-            return ColocatedNetwork(self.stages, self.engine, customers, cache, whole=self.whole).solve(like)
+        def cycle(company: Company, like: Cycle | None) -> Cycle:
+            return ColocatedNetwork(
+                self.stages,
+                self.engine,
+                customers=self._customers(workers, company),
+                context_ratio=company.context_ratio,
+                cache=cache,
+                whole=self.whole,
+            ).solve(like)
 
         return self._forecast(cycle)
 
@@ -143,12 +151,13 @@ class _Batch:
         prefill_cache = self._cache(prefill, keeps_output=False)
         decode_cache = self._cache(decode, keeps_output=True)
 
-        def cycle(survivors: Floats, like: Cycle | None) -> Cycle:
+        def cycle(company: Company, like: Cycle | None) -> Cycle:
             return DisaggregatedNetwork(
                 self.stages,
                 self.engine,
-                prefilling=self._customers(prefill, survivors),
-                decoding=self._customers(decode, survivors),
+                prefilling=self._customers(prefill, company),
+                decoding=self._customers(decode, company),
+                context_ratio=company.context_ratio,
                 prefill_cache=prefill_cache,
                 decode_cache=decode_cache,
                 whole=self.whole,
@@ -156,13 +165,13 @@ class _Batch:
 
         return self._forecast(cycle)
 
-    def _forecast(self, cycle_for: Callable[[Floats, Cycle | None], Cycle]) -> _Forecast:
+    def _forecast(self, cycle_for: Callable[[Company, Cycle | None], Cycle]) -> _Forecast:
         """Two passes: first everybody is met at his own stage, then the load is that which the last ones meet."""
         stages, trajectories = self.stages, self.workload.trajectories
-        first = cycle_for(stages.survivors, None)
+        first = cycle_for(company_at_same_stage(stages), None)
         rates = rates_of(stages, first)
-        met = survivors_met_by_last(stages, rates, completions_s(stages, rates), trajectories)
-        cycle = cycle_for(met, first)
+        company = company_of_last(stages, rates, completions_s(stages, rates), trajectories)
+        cycle = cycle_for(company, first)
         completions = completions_s(stages, rates_of(stages, cycle))
         return _Forecast(stages=stages, trajectories=trajectories, cycle=cycle, completions=completions)
 

@@ -41,6 +41,8 @@ class Stages:
     new_by_trajectory: Floats
     output_by_trajectory: Floats
     environment_by_trajectory: Floats
+    final_tokens: Floats
+    """Context at each trajectory's end, shape (trajectories,)."""
     context_by_turn: Floats
     """Mean context before each turn, over the trajectories that have it, shape (turns,)."""
     output_by_turn: Floats
@@ -80,6 +82,7 @@ def stages_of(sample: Sample) -> Stages:
         new_by_trajectory=_by_stage(sample.new_tokens, edges),
         output_by_trajectory=_by_stage(sample.output_tokens, edges),
         environment_by_trajectory=_by_stage(sample.environment_s, edges),
+        final_tokens=(sample.new_tokens + sample.output_tokens).sum(axis=1),
         context_by_turn=sample.context_tokens.sum(axis=0) / per_turn,
         output_by_turn=sample.output_tokens.sum(axis=0) / per_turn,
     )
