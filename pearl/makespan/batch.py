@@ -29,7 +29,9 @@ class BatchProfile:
     running_tokens: float
     """KV tokens of a sequence while it decodes, averaged over its decoding life, K_seq."""
     final_tokens: float
-    """Context at a trajectory's end."""
+    """Mean context at a trajectory's end."""
+    longest_tokens: float
+    """Largest context of any representative trajectory, K_max."""
 
     @property
     def prompt_tokens_total(self) -> float:
@@ -54,6 +56,7 @@ def profile_of(sample: Sample, trajectories: int) -> BatchProfile:
     outputs = float(sample.output_tokens.sum())
     # A sequence that decodes o tokens after a prompt of n holds n + o/2 on average, for a time proportional to o.
     held = float(np.vdot(sample.output_tokens, prompt + sample.output_tokens / 2))
+    final = (sample.new_tokens + sample.output_tokens).sum(axis=1)
     context = float(sample.context_tokens.sum()) / turns
     return BatchProfile(
         trajectories=trajectories,
@@ -63,7 +66,8 @@ def profile_of(sample: Sample, trajectories: int) -> BatchProfile:
         environment_s=float(sample.environment_s.sum()) / turns,
         cached_tokens=context,
         running_tokens=held / outputs if outputs else float(prompt.sum()) / turns,
-        final_tokens=float((sample.new_tokens + sample.output_tokens).sum()) / sample.turns.size,
+        final_tokens=float(final.mean()),
+        longest_tokens=float(final.max()),
     )
 
 

@@ -36,9 +36,9 @@ class Bubble:
         environment = profile.turns * profile.environment_s
         whole = environment + profile.turns * (turn.prefill_s + turn.decode_s)
         return MakespanTables(
-            colocated_ms=column_ms(whole, holds=profile.final_tokens <= engine.kv_colocated_tokens),
-            prefill_ms=column_ms(environment + prefill, holds=profile.final_tokens <= engine.kv_colocated_tokens),
-            decode_ms=column_ms(environment + decode, holds=profile.final_tokens <= engine.kv_decode_tokens),
+            colocated_ms=column_ms(whole, holds=profile.longest_tokens <= engine.kv_colocated_tokens),
+            prefill_ms=column_ms(environment + prefill, holds=profile.longest_tokens <= engine.kv_colocated_tokens),
+            decode_ms=column_ms(environment + decode, holds=profile.longest_tokens <= engine.kv_decode_tokens),
         )
 
     def paths(self, workload: Workload, engine: EngineProfile, counts: Counts) -> PathTimes:
@@ -53,7 +53,7 @@ class Bubble:
                 return unserved()
 
     def _colocated_paths(self, profile: BatchProfile, engine: EngineProfile, counts: Counts) -> PathTimes:
-        if profile.final_tokens > engine.kv_colocated_tokens:
+        if profile.longest_tokens > engine.kv_colocated_tokens:
             return unserved()
         turn = colocated_turn(profile, engine, np.array([counts.colocated]))
         prefill, decode = float(turn.prefill_s[0]), float(turn.decode_s[0])
@@ -71,7 +71,7 @@ class Bubble:
         )
 
     def _disaggregated_paths(self, profile: BatchProfile, engine: EngineProfile, counts: Counts) -> PathTimes:
-        if profile.final_tokens > min(engine.kv_colocated_tokens, engine.kv_decode_tokens):
+        if profile.longest_tokens > min(engine.kv_colocated_tokens, engine.kv_decode_tokens):
             return unserved()
         environment = profile.turns * profile.environment_s
         prefill = float(_prefill_path_s(profile, engine, np.array([counts.prefill]))[0])

@@ -106,7 +106,7 @@ class _Batch:
             workload, SAMPLE_SIZE if workload.trajectories <= SMALL_BATCH else 2 * SAMPLE_SIZE
         )
         self.stages: Stages = stages_of(self.sample)
-        longest = float((self.sample.context_tokens + self.sample.new_tokens + self.sample.output_tokens).max())
+        longest = float(self.stages.final_tokens.max())
         self.fits_colocated = longest <= engine.kv_colocated_tokens
         self.fits_decode = longest <= engine.kv_decode_tokens
 
