@@ -68,9 +68,8 @@ def main() -> int:
         statuses[wanted.status] += 1
         for tally in tallies.values():
             tally.compare(number, problem, wanted)
-    print(
-        f"{arguments.problems} problems, seed {arguments.seed}: {', '.join(f'{n} {status}' for status, n in sorted(statuses.items()))}"
-    )
+    answered = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+    print(f"{arguments.problems} problems, seed {arguments.seed}: {answered}")
     print(f"{'solver':<16}{'agreed':>8}{'mismatch':>10}{'ms/problem':>12}")
     for spec, tally in tallies.items():
         each_ms = 1e3 * tally.seconds / arguments.problems
