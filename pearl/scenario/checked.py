@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pearl.documents import Document, PathKey, validate
@@ -12,9 +12,9 @@ from pearl.scenario.fields import Spec
 SpecT = TypeVar("SpecT", bound=Spec)
 
 
-def validate_filled(model: type[SpecT], document: Document, *, free: Container[PathKey] = ()) -> SpecT:
-    """The model of the document's data; raises ScenarioError with every fault. Parts at `free` are not looked into."""
-    empty = list(_empty(document, document.data, (), free))
+def validate_filled(model: type[SpecT], document: Document) -> SpecT:
+    """The model of the document's data; raises ScenarioError with every fault."""
+    empty = list(_empty(document, document.data, ()))
     places = {fault.span for fault in empty}
     try:
         parsed = validate(model, document, error=ScenarioError)
@@ -30,15 +30,13 @@ def in_file_order(faults: list[Fault]) -> list[Fault]:
     return sorted(faults, key=lambda fault: (fault.span.line, fault.span.column) if fault.span else (0, 0))
 
 
-def _empty(document: Document, value: Any, path: PathKey, free: Container[PathKey]) -> Iterator[Fault]:
-    if path in free:
-        return
+def _empty(document: Document, value: Any, path: PathKey) -> Iterator[Fault]:
     if value is None:
         name = ".".join(map(str, path)) or "the document"
         yield Fault(message=f"{name} is empty", span=document.span(path), hint="give a value, or leave the key out")
     elif isinstance(value, dict):
         for key, child in value.items():
-            yield from _empty(document, child, (*path, key), free)
+            yield from _empty(document, child, (*path, key))
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _empty(document, child, (*path, index), free)
+            yield from _empty(document, child, (*path, index))

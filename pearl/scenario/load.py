@@ -22,8 +22,6 @@ from pearl.scenario.schema import ScenarioDocument, ScenarioSpec, WorkloadSpec
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 """Folder of the scenarios that come with PEARL."""
-_FREE: tuple[PathKey, ...] = (("spec", "simulation"),)
-"""Parts that another reader checks."""
 MAX_TURNS = 10_000
 """Bound on a trajectory's turns: no agent takes more, and predictors may walk through them."""
 
@@ -45,7 +43,7 @@ def parse_scenario(text: str, *, file: str) -> Scenario:
 
 def build_scenario(document: Document) -> Scenario:
     """The scenario that a document says; raises ScenarioError with every fault found."""
-    parsed = validate_filled(ScenarioDocument, document, free=_FREE)
+    parsed = validate_filled(ScenarioDocument, document)
     return _Assembly(parsed, document).scenario()
 
 
@@ -98,7 +96,7 @@ class _Assembly:
                 source: ForecastSamples(values=part.values, age_s=part.age) for source, part in spec.forecasts.items()
             },
             seed=spec.seed,
-            simulation=dict(spec.simulation),
+            simulation=spec.simulation.build(),
             description=self._parsed.metadata.description,
         )
 

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pearl.core.cluster import ClusterState, Role, Zone
 from pearl.core.engine import EngineProfile, TransitionCosts
 from pearl.core.event import Event, apply_event
 from pearl.core.facts import ForecastSamples
 from pearl.core.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """The trainer beside the rollout: time of a step, and how long overlap workers have to give its GPUs back."""
+
+    step_s: float = 160.0
+    per_token_s: float = 0.0
+    return_within_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSettings:
+    """What a simulation adds to a scenario."""
+
+    horizon_s: float = 7200.0
+    batches: int | None = None
+    training: TrainingSettings = TrainingSettings()
+    trace: str | None = None
+    """Availability trace of the preemptible zone, relative to the scenario's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +59,7 @@ class Scenario:
     event: Event | None = None
     forecasts: Mapping[str, ForecastSamples] = field(default_factory=dict)
     seed: int = 0
-    simulation: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the simulator, as written."""
+    simulation: SimulationSettings = SimulationSettings()
     description: str = ""
 
     @property

@@ -26,7 +26,10 @@ from pearl.scenario.fields import (
     WorkerId,
 )
 from pearl.scenario.json_schema import tidy_schema
+from pearl.scenario.model import SimulationSettings, TrainingSettings
 
+MAX_HORIZON_S = 31 * 86_400
+"""Longest simulated time: longer ones are a slip in the unit."""
 MAX_WORKERS = 65_536
 """Largest pool: sixteen times the largest that the benchmarks cover; what exceeds it is a slip of the pen."""
 MAX_GPUS_PER_NODE = 1_024
@@ -200,6 +203,40 @@ class EventSpec(Spec):
     """When, on the clock of the run."""
 
 
+class TrainingSpec(Spec):
+    """The trainer beside the rollout."""
+
+    step: Seconds = 160.0
+    """Time of one training step."""
+    per_token: Seconds = 0.0
+    """Added for every token of the batch's contexts."""
+    return_within: Seconds = 10.0
+    """Overlap workers that have not returned by then are made to."""
+
+    def build(self) -> TrainingSettings:
+        """The settings as facts."""
+        return TrainingSettings(step_s=self.step, per_token_s=self.per_token, return_within_s=self.return_within)
+
+
+class SimulationSpec(Spec):
+    """What `pearl simulate` adds to a scenario."""
+
+    horizon: Annotated[Seconds, Field(gt=0, le=MAX_HORIZON_S)] = 7200.0
+    """Simulated time, at most 31 days."""
+    batches: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
+    """Stop after so many batches, if the horizon is not over first; absent: no limit."""
+    training: TrainingSpec = TrainingSpec()
+    """The trainer."""
+    trace: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Availability trace of the preemptible zone, relative to this file; `--trace` overrides it. Absent: none."""
+
+    def build(self) -> SimulationSettings:
+        """The settings as facts."""
+        return SimulationSettings(
+            horizon_s=self.horizon, batches=self.batches, training=self.training.build(), trace=self.trace
+        )
+
+
 class ScenarioSpec(Spec):
     """A cluster, what runs on it, and what it costs."""
 
@@ -227,8 +264,8 @@ class ScenarioSpec(Spec):
     """Observations of the policy's forecast sources, by source."""
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] = 0
     """Seed of everything drawn at random."""
-    simulation: Mapping[str, Any] = Field(default_factory=dict)
-    """Settings of the simulator; read there."""
+    simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    """What `pearl simulate` adds."""
 
 
 class MetadataSpec(Spec):

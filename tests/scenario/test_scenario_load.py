@@ -166,9 +166,13 @@ def test_an_event_is_resolved_against_the_cluster():
         small(("spec:", "spec:\n  event: {kind: gpus_lost, workers: [spot-7]}"))
 
 
-def test_settings_of_the_simulator_pass_unread():
-    scenario = small(("spec:", "spec:\n  simulation: {trace: [1, ~], anything: {goes: here}}"))
-    assert scenario.simulation == {"trace": [1, None], "anything": {"goes": "here"}}
+def test_settings_of_the_simulator():
+    text = "spec:\n  simulation: {horizon: 1h, trace: spot.csv, training: {step: 90s}}"
+    settings = small(("spec:", text)).simulation
+    assert (settings.horizon_s, settings.trace, settings.batches) == (3600.0, "spot.csv", None)
+    assert settings.training.step_s == 90.0
+    with pytest.raises(ScenarioError, match=r"small.yaml:5:16: unknown key 'horizo' \(did you mean 'horizon'"):
+        small(("spec:", "spec:\n  simulation: {horizo: 1h}"))
 
 
 @pytest.mark.parametrize("name", ["faulty", "malformed"])
