@@ -10,8 +10,9 @@ from pearl.core.cluster import SERVING_ROLES, Counts, Role
 from pearl.core.engine import EngineProfile
 from pearl.core.workload import Workload
 from pearl.errors import UsageError
-from pearl.sim.engine import Engine, kv_capacity
+from pearl.sim.engine import Engine
 from pearl.sim.events import EventQueue
+from pearl.sim.kvcache import kv_capacity
 from pearl.sim.pool import Pool
 from pearl.sim.session import Session
 from pearl.sim.tally import Tally

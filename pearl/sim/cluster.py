@@ -20,7 +20,7 @@ from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.log import Happening, Record
 from pearl.sim.pool import Pool
 from pearl.sim.program import Program
-from pearl.sim.seat import Seat, refusal, same_effect
+from pearl.sim.seat import Seat, duration_s, refusal, same_effect
 from pearl.sim.usage import UsageMeter
 
 
@@ -182,48 +182,31 @@ class SimCluster:
         self._record(Happening.STEP_BEGAN, step=type(step).__name__, worker=seat.worker.id)
         match step:
             case Drain():
-                seconds = self._begin_drain(seat, step)
+                self._begin_drain(seat, step)
             case ChangeRole():
                 self._vacate(seat)
                 self._put(seat, replace(seat.worker, role=step.after, status=Status.TRANSITIONING))
-                seconds = self._costs.change_role_s
             case Activate() | Borrow():
                 self._put(seat, replace(seat.worker, role=step.role, status=Status.TRANSITIONING))
-                borrow = isinstance(step, Borrow)
-                seconds = self._costs.borrow_s if borrow else self._costs.activate_s + self._costs.sync_weights_s
             case Deactivate() | Return() | Stop():
                 self._vacate(seat)
                 self._roll_back_groups_of(seat.worker.id)
                 self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.TRANSITIONING))
-                seconds = self._release_s(step)
             case Start():
                 self._put(seat, advance(seat.worker, step))
-                seconds = self._costs.start_s
             case AdmitGroup():
                 raise AssertionError("a group has no seat of its own")
             case _:
                 assert_never(step)
+        idle = seat.engine is None or seat.engine.empty
+        seconds = 0.0 if isinstance(step, Drain) and idle else duration_s(step, self._costs)
         self._queue.at(self._queue.now_s + seconds, ARRIVAL, self._end, (seat, step))
 
-    def _release_s(self, step: Deactivate | Return | Stop) -> float:
-        match step:
-            case Deactivate():
-                return self._costs.deactivate_s
-            case Return():
-                return self._costs.return_s
-            case Stop():
-                return self._costs.stop_s
-        assert_never(step)
-
-    def _begin_drain(self, seat: Seat, step: Drain) -> float:
+    def _begin_drain(self, seat: Seat, step: Drain) -> None:
         """Stop dispatch; turns that end within the time end here, the others go on elsewhere."""
         self._put(seat, advance(seat.worker, step))
-        if seat.engine is None:
-            return 0.0
-        self._pool.remove(seat.engine)
-        if seat.engine.empty:
-            return 0.0
-        return self._costs.drain_s if step.deadline_s is None else min(self._costs.drain_s, step.deadline_s)
+        if seat.engine is not None:
+            self._pool.remove(seat.engine)
 
     def _end(self, ended: tuple[Seat, Step]) -> None:
         seat, step = ended
@@ -297,7 +280,7 @@ class SimCluster:
             if len(seats) == len(group.workers) and all(seat.up and seat.step is None for seat in seats):
                 for seat in seats:
                     seat.step = group
-                self._queue.at(self._queue.now_s + self._costs.admit_s, ARRIVAL, self._admit, group)
+                self._queue.at(self._queue.now_s + duration_s(group, self._costs), ARRIVAL, self._admit, group)
 
     def _admit(self, group: AdmitGroup) -> None:
         if group not in self._groups:

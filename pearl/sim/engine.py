@@ -15,10 +15,11 @@ from typing import Protocol
 from pearl.core.cluster import Role
 from pearl.core.engine import EngineProfile
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
-from pearl.sim.kvcache import KvCache
+from pearl.sim.kvcache import KvCache, kv_capacity
 from pearl.sim.session import Evacuated, Session
 from pearl.sim.stretch import Stretch
 from pearl.sim.tally import Tally
+from pearl.sim.telemetry import Stage
 
 
 class EngineHooks(Protocol):
@@ -105,6 +106,13 @@ class Engine:
         """Every session that this engine serves, queues or holds KV for."""
         yield from (*self._waiting, *self._prefilling, *self._pulling, *self._ready, *self._running, *self._held)
 
+    def life(self, session: Session) -> tuple[Stage, int]:
+        """Where a session of this engine stands, and its context by now."""
+        if session in self._running:
+            return Stage.DECODE, session.context_tokens + self._step + self._steps_over() - session.joined_step
+        stage = Stage.PREFILL if session in self._prefilling else Stage.QUEUED
+        return stage, session.context_tokens
+
     # -- giving sessions up ----------------------------------------------------------------------------------------
 
     def withdraw(self, session: Session) -> None:
@@ -138,6 +146,13 @@ class Engine:
             group.clear()
         return given_up
 
+    def _steps_over(self) -> int:
+        """Decode steps of the stretch under way that are over; its last one is so only once its end is handled."""
+        if self._chunks or not self._planned_steps:
+            return 0
+        elapsed_s = self._queue.now_s - self._planned_at_s
+        return min(self._stretch.steps_within(elapsed_s), self._planned_steps - 1)
+
     def _abort_step(self) -> None:
         if not self._planned_steps:
             return
@@ -147,7 +162,7 @@ class Engine:
             self._count_time(elapsed_s, prefill_s=share * self._parts_s[0], decode_s=share * self._parts_s[1])
         else:
             self._count_time(elapsed_s, decode_s=elapsed_s)
-            self._advance_batch(min(self._stretch.steps_within(elapsed_s), self._planned_steps - 1))
+            self._advance_batch(self._steps_over())
         self._planned_steps = 0
         self._plan_id += 1
         self._chunks = ()
@@ -391,8 +406,3 @@ class Engine:
         del self._pulling[session]
         session.pull_id += 1
         self.cache.drop(session.context_tokens - 1)
-
-
-def kv_capacity(profile: EngineProfile, role: Role) -> int:
-    """KV tokens of an engine in `role`: prefill needs activations, so only a decode engine has the larger memory."""
-    return profile.kv_decode_tokens if role is Role.DECODE else profile.kv_colocated_tokens

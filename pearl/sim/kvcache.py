@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from pearl.core.cluster import Role
+from pearl.core.engine import EngineProfile
+
 WATERMARK = 0.01
 """Share of memory kept free on admission (vLLM's default): without it a preempted sequence comes back at once, and is
 preempted again one step later."""
@@ -73,3 +76,8 @@ class KvCache:
         """Drop every idle prefix, as after a weight update."""
         self._idle.clear()
         self.idle_tokens = 0
+
+
+def kv_capacity(profile: EngineProfile, role: Role) -> int:
+    """KV tokens of an engine in `role`: prefill needs activations, so only a decode engine has the larger memory."""
+    return profile.kv_decode_tokens if role is Role.DECODE else profile.kv_colocated_tokens

@@ -6,7 +6,7 @@ Engines may join and leave at any time. What has no engine to go to waits in the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from pearl.core.cluster import Role
@@ -15,6 +15,7 @@ from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.session import Session
 from pearl.sim.tally import Tally
+from pearl.sim.telemetry import Life, Stage, TurnSample
 
 _LOAD = attrgetter("load")
 
@@ -27,7 +28,13 @@ class Pool:
     """
 
     def __init__(
-        self, *, queue: EventQueue, routing: Routing, done: Callable[[Session], None], tally: Tally | None = None
+        self,
+        *,
+        queue: EventQueue,
+        routing: Routing,
+        done: Callable[[Session], None],
+        tally: Tally | None = None,
+        turn_ended: Callable[[TurnSample], None] | None = None,
     ) -> None:
         self.live: dict[Session, None] = {}
         """Sessions that have begun and not ended."""
@@ -35,6 +42,7 @@ class Pool:
         self._queue = queue
         self._routing = routing
         self._done = done
+        self._turn_ended = turn_ended
         self._engines: dict[Role, list[Engine]] = {role: [] for role in Role}
         self._entries: list[Engine] = []
         self._decoders: list[Engine] = []
@@ -104,6 +112,16 @@ class Pool:
             found.update(engine.sessions())
         return [session for session in self.live if session not in found]
 
+    def lives(self) -> Iterator[Life]:
+        """Where every live session stands, oldest first."""
+        for session in self.live:
+            stage, context = Stage.QUEUED, session.context_tokens
+            if session in self._outside:
+                stage = Stage.ENVIRONMENT
+            elif session.server is not None:
+                stage, context = session.server.life(session)
+            yield Life(trajectory=session.index, turn=session.turn, stage=stage, context_tokens=context)
+
     def _sort_by_use(self) -> None:
         """Colocated engines decode what prefill engines hand over while no decode engine serves."""
         colocated = self._engines[Role.COLOCATED]
@@ -129,6 +147,8 @@ class Pool:
 
     def turn_done(self, session: Session) -> None:
         """To the environment, or out."""
+        if self._turn_ended is not None:
+            self._turn_ended(_sample(session, self._queue.now_s))
         if session.last_turn:
             _leave_home(session)
             _leave_decode_home(session)
@@ -179,6 +199,20 @@ class Pool:
                 session.decode_home = min(self._decoders, key=_LOAD)
                 session.decode_home.load += 1
             session.decode_home.submit(session, source=holder)
+
+
+def _sample(session: Session, now_s: float) -> TurnSample:
+    turn = session.trajectory[session.turn]
+    return TurnSample(
+        at_s=now_s,
+        trajectory=session.index,
+        turn=session.turn,
+        new_prompt_tokens=turn.new_prompt_tokens,
+        output_tokens=turn.output_tokens,
+        environment_s=session.trajectory[session.turn - 1].environment_s if session.turn else None,
+        context_tokens=session.context_tokens,
+        last=session.last_turn,
+    )
 
 
 def _leave_home(session: Session) -> None:

@@ -13,14 +13,15 @@ from pearl.core.event import Event
 from pearl.core.workload import Workload
 from pearl.errors import UsageError
 from pearl.sim.cluster import SimCluster
-from pearl.sim.engine import kv_capacity
 from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.executor import SimClock, SimExecutor
+from pearl.sim.kvcache import kv_capacity
 from pearl.sim.log import Record
 from pearl.sim.pipeline import Batch, Pipeline, TrainingCost
 from pearl.sim.pool import Pool
 from pearl.sim.session import Session
 from pearl.sim.tally import Tally
+from pearl.sim.telemetry import Life, TurnSample
 from pearl.sim.trajectories import Trajectory, sample
 from pearl.sim.usage import UsageKey
 
@@ -87,6 +88,7 @@ class Rollout:
 
     `listener` hears of every event after the cluster has applied it; a scheduler answers with steps through
     `executor`. Without one, the cluster keeps its roles, and loses or returns workers at their deadlines.
+    `turn_ended` hears of every turn, for a tracker to learn from.
     """
 
     def __init__(
@@ -99,12 +101,15 @@ class Rollout:
         training: TrainingCost,
         draw: Draw,
         listener: Callable[[Event], None] | None = None,
+        turn_ended: Callable[[TurnSample], None] | None = None,
         max_batches: int | None = None,
     ) -> None:
         _check_memory(workload, engine)
         self._queue = EventQueue()
         self._tally = Tally()
-        self._pool = Pool(queue=self._queue, routing=workload.routing, done=self._ended, tally=self._tally)
+        self._pool = Pool(
+            queue=self._queue, routing=workload.routing, done=self._ended, tally=self._tally, turn_ended=turn_ended
+        )
         self.cluster = SimCluster(
             state=state,
             profile=engine,
@@ -134,6 +139,10 @@ class Rollout:
     def call_at(self, at_s: float, action: Callable[[], None]) -> None:
         """Run `action` at a simulated time, for schedulers that tick by the clock."""
         self._queue.at(at_s, ARRIVAL, partial(_call, action))
+
+    def lives(self) -> tuple[Life, ...]:
+        """Where every trajectory under way stands now."""
+        return tuple(self._pool.lives())
 
     def run(self, *, until_s: float) -> RolloutResult:
         """Simulate up to `until_s`; may be called again with a later time."""

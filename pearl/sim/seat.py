@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from pearl.core.cluster import Role, Status, Worker
+from pearl.core.engine import TransitionCosts
 from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
 from pearl.sim.engine import Engine
 
@@ -32,6 +33,30 @@ class Seat:
         """Whether the worker drains, or has drained, and may as well serve on."""
         drains = self.step is None or isinstance(self.step, Drain)
         return drains and self.worker.status is Status.TRANSITIONING and self.worker.serving and self.up
+
+
+def duration_s(step: Step, costs: TransitionCosts) -> float:
+    """How long a step takes, whatever the plan estimated; a drain of a busy engine takes all of its time."""
+    match step:
+        case Drain():
+            return costs.drain_s if step.deadline_s is None else min(costs.drain_s, step.deadline_s)
+        case ChangeRole():
+            return costs.change_role_s
+        case Activate():
+            return costs.activate_s + costs.sync_weights_s
+        case Borrow():
+            return costs.borrow_s
+        case Deactivate():
+            return costs.deactivate_s
+        case Return():
+            return costs.return_s
+        case Start():
+            return costs.start_s
+        case AdmitGroup():
+            return costs.admit_s
+        case Stop():
+            return costs.stop_s
+    assert_never(step)
 
 
 def same_effect(one: Step, other: Step) -> bool:

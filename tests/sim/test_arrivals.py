@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from pearl.core.cluster import Zone
+from pearl.core.event import EventKind
+from pearl.errors import UsageError
+from pearl.sim.arrivals import events_of
+from pearl.sim.traces.availability import AvailabilityEvent, AvailabilityTrace, Change
+
+
+def trace(*events: tuple[float, Change, tuple[str, ...]], gpus: int = 2) -> AvailabilityTrace:
+    made = tuple(
+        AvailabilityEvent(
+            at_s=at_s, kind=kind, nodes=nodes, gpus_per_node=gpus, grace_s=30.0 * (kind is Change.RECLAIM)
+        )
+        for at_s, kind, nodes in events
+    )
+    return AvailabilityTrace(events=made, horizon_s=100.0)
+
+
+def test_nodes_bring_workers_and_take_the_same_away():
+    came, went = events_of(trace((1.0, Change.ADD, ("n", "m")), (5.0, Change.RECLAIM, ("m",))), gpu_type="H200")
+    assert [w.id for w in came.added] == ["n/0", "n/1", "m/0", "m/1"]
+    assert all(w.zone is Zone.PREEMPTIBLE and not w.started and w.gpu_type == "H200" for w in came.added)
+    assert (went.kind, went.workers, went.within_s) == (EventKind.RECLAIM_NOTICE, ("m/0", "m/1"), 30.0)
+
+
+def test_a_node_that_comes_back_brings_new_workers():
+    back = [(1.0, Change.ADD, ("n",)), (5.0, Change.RECLAIM, ("n",)), (6.0, Change.ADD, ("n",))]
+    _, _, again, gone = events_of(trace(*back, (9.0, Change.RECLAIM, ("n",)), gpus=1))
+    assert [w.id for w in again.added] == ["n+1/0"]
+    assert gone.workers == ("n+1/0",)
+
+
+def test_a_worker_holds_all_its_gpus_and_none_is_left_over():
+    (event,) = events_of(trace((0.0, Change.ADD, ("n",)), gpus=8), tensor_parallel=4)
+    assert [(w.id, w.gpus) for w in event.added] == [("n/0", 4), ("n/1", 4)]
+    with pytest.raises(UsageError, match="nodes of 6 GPUs leave some over"):
+        list(events_of(trace((0.0, Change.ADD, ("n",)), gpus=6), tensor_parallel=4))
