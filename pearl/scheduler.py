@@ -1,17 +1,23 @@
 """The tick: observe → track → pose → solve → gate → diff → apply, pure but for its two ends.
 
-`deliberate` is everything between them. Simulation, replay, shadow and live call it with the same arguments and differ
-only in where the situation comes from and in who carries the plan out.
+`deliberate` is everything between them, and `ElasticScheduler` the loop around it. Simulation, replay, shadow and live
+differ only in the clock and the executor passed in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from pearl.core.cluster import ClusterState
 from pearl.core.decision import Decision, Outcome, Reason, ReasonCode
+from pearl.core.event import Event, EventKind
 from pearl.core.grouping import group_workers
-from pearl.core.plan import Plan
-from pearl.core.situation import Situation
+from pearl.core.plan import Plan, Step
+from pearl.core.ports import Clock
+from pearl.core.problem import Change
+from pearl.core.situation import ChangeAge, Situation
 from pearl.deciding.engine import Verdict, decide
 from pearl.deciding.explanation import summarise
 from pearl.deciding.posing import stay_assignment
@@ -62,3 +68,78 @@ def _nothing_known(situation: Situation) -> Tick:
     reason = Reason(code=ReasonCode.NO_DATA, text="no workload has been measured yet; nothing is changed")
     return Tick(decision=Decision(outcome=Outcome.KEEP, mode=counts.mode, counts=counts, reasons=(reason,)), plan=plan)
 
+
+class PlanExecutor(Protocol):
+    """What the loop asks of an executor beside `observe` and `apply`."""
+
+    def observe(self) -> ClusterState:
+        """The state as it is now."""
+        ...
+
+    def apply(self, step: Step) -> None:
+        """Accept one step."""
+        ...
+
+    def cancel_pending(self) -> None:
+        """Drop the steps of an older plan that have not begun."""
+        ...
+
+
+Situate = Callable[[ClusterState, float, Mapping[Change, ChangeAge]], Situation]
+"""The situation of a state at a time, given how long ago each kind of change was."""
+
+Note = Callable[[Event, float, Tick], None]
+"""Told of every tick: the event, the time in seconds, and what came of it."""
+
+
+class ElasticScheduler:
+    """The loop: each event leads to one tick, and its plan to the executor.
+
+    A newer plan supersedes what has not begun of an older one; workers in transition are pinned until they are done.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        predictor: Predictor,
+        solver: Solver,
+        executor: PlanExecutor,
+        clock: Clock,
+        situate: Situate,
+        note: Note,
+    ) -> None:
+        self._policy = policy
+        self._predictor = predictor
+        self._solver = solver
+        self._executor = executor
+        self._clock = clock
+        self._situate = situate
+        self._note = note
+        self._steps = 0
+        self._changed: dict[Change, tuple[int, float]] = {}
+
+    def on_event(self, event: Event) -> None:
+        """One tick."""
+        now_s = self._clock.now_s()
+        self._steps += event.kind is EventKind.BATCH_STARTED
+        self._executor.cancel_pending()
+        state = self._executor.observe()
+        situation = self._situate(state, now_s, self._ages(now_s))
+        tick = deliberate(situation, self._policy, predictor=self._predictor, solver=self._solver)
+        self._remember(tick, now_s)
+        for step in tick.plan.steps:
+            self._executor.apply(step)
+        self._note(event, now_s, tick)
+
+    def _ages(self, now_s: float) -> dict[Change, ChangeAge]:
+        return {
+            kind: ChangeAge(steps=self._steps - step, seconds=now_s - at_s)
+            for kind, (step, at_s) in self._changed.items()
+        }
+
+    def _remember(self, tick: Tick, now_s: float) -> None:
+        if tick.verdict is None or tick.decision.outcome is not Outcome.SWITCH:
+            return
+        for kind in tick.verdict.chosen.changes:
+            self._changed[kind] = (self._steps, now_s)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.core.cluster import ClusterState, Counts, Role, Status, Worker, Zone
-from pearl.core.problem import BorrowTerms, DecisionProblem, Rule, Soft
+from pearl.core.problem import UNREACHABLE_MS, BorrowTerms, DecisionProblem, Rule, Soft
 from pearl.core.situation import Situation
 from pearl.core.source import Span
 from pearl.deciding.engine import Verdict
+from pearl.deciding.facts import best_makespan_ms
 from pearl.deciding.posing import Posed, pose
 from pearl.errors import NoAnswerError
 from pearl.solving.driver import solve_problem
@@ -77,13 +78,25 @@ def diagnose(verdict: Verdict, solver: Solver, limits: Limits) -> Diagnosis:
     """Explain an infeasible verdict."""
     problem = _bare(verdict.problem)
     conflict = minimal_conflict(problem, solver, limits)
-    structural = "" if conflict else "no worker may serve in the modes that the policy allows"
+    structural = "" if conflict else _structural(verdict.posed)
     return Diagnosis(
         conflict=conflict,
         structural=structural,
         corrections=tuple(_corrections(problem, conflict, solver, limits)),
         resources=tuple(_resource_fixes(verdict.posed, solver, limits)),
     )
+
+
+def _structural(posed: Posed) -> str:
+    """What stands in the way when no rule does."""
+    if best_makespan_ms(posed.tables) >= UNREACHABLE_MS:
+        engine, workload = posed.situation.engine, posed.workload
+        return (
+            f"a trajectory of up to {workload.max_context_tokens} tokens does not fit into the KV memory of one worker "
+            f"({engine.kv_decode_tokens} tokens, {engine.kv_colocated_tokens} where it is colocated): lower "
+            "max_context_tokens, or raise tensor_parallel"
+        )
+    return "no worker may serve in the modes that the policy allows, as the pool stands"
 
 
 def _bare(problem: DecisionProblem) -> DecisionProblem:
