@@ -10,7 +10,15 @@ from pearl.makespan.costs import decode_step_s
 from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
-from pearl.makespan.station import PrefillWork, fcfs_other_s, shared_s, synchrony, turn_variance_s2
+from pearl.makespan.station import (
+    PrefillWork,
+    fcfs_other_s,
+    first_step_prompts,
+    in_step_s,
+    shared_s,
+    synchrony,
+    turn_variance_s2,
+)
 
 
 class ColocatedNetwork:
@@ -34,6 +42,7 @@ class ColocatedNetwork:
         self._work = PrefillWork(engine.prefill, stages, held_tokens=stages.cached_tokens, whole=whole)
         self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
         self._prefix = stages.cached_tokens * context_ratio
+        self._sharing = first_step_prompts(stages, engine.chunk_tokens)
         self._most = np.clip(engine.kv_colocated_tokens / self._held, 1.0, engine.max_sequences)
 
     def solve(self, like: Cycle | None = None) -> Cycle:
@@ -104,7 +113,13 @@ class ColocatedNetwork:
         respond, decode, _, hit = state
         other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=cycle - respond)
-        together = np.maximum(queued, work * (1 + np.minimum(others, self._most - 1) / 2))
+        together = in_step_s(
+            work,
+            others=np.minimum(others, self._most - 1),
+            away_s=cycle - respond,
+            together=self._sharing,
+            first_turn=self._stages.first_turn,
+        )
         decoding = (others + 1) * decode / cycle
         step = self._step_s(np.clip(decoding, 1.0, self._most))
         mixed = np.minimum(decoding, 1.0)

@@ -10,7 +10,15 @@ from pearl.makespan.costs import decode_step_s
 from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
-from pearl.makespan.station import PrefillWork, fcfs_other_s, shared_s, synchrony, turn_variance_s2
+from pearl.makespan.station import (
+    PrefillWork,
+    fcfs_other_s,
+    first_step_prompts,
+    in_step_s,
+    shared_s,
+    synchrony,
+    turn_variance_s2,
+)
 
 
 class DisaggregatedNetwork:
@@ -44,6 +52,7 @@ class DisaggregatedNetwork:
         self._work = PrefillWork(engine.prefill, stages, held_tokens=np.maximum(kept, 0.0), whole=whole)
         self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
         self._prefix = np.maximum(self._prompt * context_ratio, 1.0)
+        self._sharing = first_step_prompts(stages, engine.chunk_tokens)
         self._most = np.clip(engine.kv_decode_tokens / self._held, 1.0, engine.max_sequences)
         self._most_prefills = np.clip(engine.kv_colocated_tokens / self._prefix, 1.0, engine.max_sequences)
 
@@ -129,7 +138,9 @@ class DisaggregatedNetwork:
         others = self._prefilling - 1
         other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=away)
-        together = np.maximum(queued, work * (1 + others / 2))
+        together = in_step_s(
+            work, others=others, away_s=away, together=self._sharing, first_turn=self._stages.first_turn
+        )
         result: Floats = queued + in_step * (together - queued)
         return result
 

@@ -125,10 +125,10 @@ class _Batch:
         return round_robin_cache(self.stages, workers.astype(np.float64), keeps_output=keeps_output)
 
     def _customers(self, workers: Integers, company: Company) -> Floats:
-        """Trajectories per worker that a trajectory meets, itself included."""
+        """Trajectories per worker that one of the last trajectories meets, itself included."""
         others = np.maximum(self.workload.trajectories / workers, 1.0) - 1
-        result: Floats = 1 + others * company.survivors
-        return result
+        met: Floats = 1 + others * company.survivors
+        return met
 
     def colocated(self, workers: Integers) -> _Forecast:
         """Forecast for each number of colocated workers."""

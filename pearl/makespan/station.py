@@ -36,6 +36,22 @@ def fcfs_other_s(work_s: Floats, *, variation: Floats, response_s: Floats) -> Fl
     return result
 
 
+def first_step_prompts(stages: Stages, chunk_tokens: int) -> float:
+    """First prompts that share a step: their trajectories stay together for as long as they move in step."""
+    return max(chunk_tokens / max(float(stages.new_tokens[0, 0]), 1.0), 1.0)
+
+
+def in_step_s(work_s: Floats, *, others: Floats, away_s: Floats, together: float, first_turn: Floats) -> Floats:
+    """Response time of a serial station to trajectories that move in step.
+
+    At the start all arrive at once, and wait for half of the others on average. Their departures are then spaced by the
+    service, so that later they meet only the `together` that shared one step, or else the backlog of a full cycle.
+    """
+    burst = work_s * (1 + others / 2)
+    spaced = np.maximum(work_s * np.minimum(together, 1 + others), work_s * (1 + others) - away_s)
+    return np.where(first_turn > 0, spaced, burst)
+
+
 def synchrony(stages: Stages, variance_s2: Floats, cycle_s: Floats) -> Floats:
     """How far the trajectories still move in step, from 1 (all at once, as at the start) to 0 (independent).
 
