@@ -74,7 +74,7 @@ class Numbers(Protocol[C]):
         ...
 
     def defined(self, name: str) -> C | Form[C] | bool | None:
-        """A param or let; None where the name is neither."""
+        """A param or let; None where the name is neither. Raises MissingFactError where a let has no value."""
         ...
 
     def chosen(self, expr: Call | IfElse, evaluate: Evaluator[C]) -> C:
@@ -152,7 +152,10 @@ class Evaluator(Generic[C]):
         assert_never(expr)
 
     def _name(self, expr: Name) -> C | Form[C] | bool:
-        defined = self.numbers.defined(expr.id)
+        try:
+            defined = self.numbers.defined(expr.id)
+        except MissingFactError as e:
+            raise EvaluationError(e.message, expr.at, hint=e.hint, missing=True) from None
         if defined is not None:
             return defined
         term = VOCABULARY.get(expr.id)

@@ -66,7 +66,8 @@ class Mathematics:
     def lines(self) -> Iterator[str]:
         """As text, a line for each row, tier, metric and threshold."""
         for row in self.rows:
-            yield f"{row.name} ({row.when}{row.kind}): {row.row} ≤ 0  [{row.file}:{row.line}]"
+            applies = f"{row.when}, {row.kind}" if row.when else row.kind
+            yield f"{row.name} ({applies}): {row.row} ≤ 0  [{row.file}:{row.line}]"
         for i, tier in enumerate(self.tiers, 1):
             what = f"max({', '.join(tier.terms)})" if len(tier.terms) > 1 else tier.terms[0]
             held = "" if tier.tolerance == "0" else f", held within {tier.tolerance}"
@@ -117,7 +118,7 @@ def _rows(symbolic: Symbolic, rule: RuleSpec) -> Iterator[RowText]:
 def _when(rule: RuleSpec) -> str:
     when = rule.when
     words = ["never"] if when.never else [when.mode.value] if when.mode else []
-    return "".join(f"{word}, " for word in [*words, *(render(c.expr) for c in when.conditions)])
+    return " and ".join([*words, *(render(c.expr) for c in when.conditions)])
 
 
 def _kind(rule: RuleSpec) -> str:

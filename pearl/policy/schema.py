@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
 
 from pearl.core.cluster import Mode
 from pearl.core.facts import HysteresisSemantics, OnLimit
@@ -32,6 +32,13 @@ def _limits(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
+def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not value:
+        raise ValueError("must have at least one entry")
+    return value
+
+
+_AT_LEAST_ONE: dict[str, JsonValue] = {"minItems": 1}
 _EXPRESSION_SCHEMA = {"type": ["string", "number"], "description": "a number, or an expression of the policy language"}
 Expression = Annotated[Any, PlainValidator(_expression), WithJsonSchema(_EXPRESSION_SCHEMA)]
 Condition = Annotated[
@@ -43,6 +50,7 @@ Limits = Annotated[
     WithJsonSchema({"type": ["string", "number", "array"], "description": "`2 steps`, `30s`, or a list of both"}),
 ]
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
+SolverName = Annotated[str, Field(min_length=1, max_length=200)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=64)]
 
 
@@ -146,7 +154,9 @@ class BorrowSection(Section):
 class DecisionSection(Section):
     """What may be decided, and how reluctantly."""
 
-    modes: tuple[Mode, ...] = Field(default=(Mode.COLOCATED, Mode.DISAGGREGATED), min_length=1)
+    modes: Annotated[tuple[Mode, ...], AfterValidator(_some)] = Field(
+        default=(Mode.COLOCATED, Mode.DISAGGREGATED), json_schema_extra=_AT_LEAST_ONE
+    )
     """Modes to choose from."""
     hysteresis: HysteresisSection = HysteresisSection()
     """Thresholds and cooldowns."""
@@ -203,14 +213,18 @@ class TierSection(Section):
 class ObjectiveSection(Section):
     """What is optimised."""
 
-    tiers: tuple[TierSection, ...] = Field(min_length=1, max_length=8)
+    tiers: Annotated[tuple[TierSection, ...], AfterValidator(_some)] = Field(
+        max_length=8, json_schema_extra=_AT_LEAST_ONE
+    )
     """Objectives in order of importance."""
 
 
 class SolverSection(Section):
     """Who solves, and for how long."""
 
-    prefer: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=("cpsat",), min_length=1)
+    prefer: Annotated[tuple[SolverName, ...], AfterValidator(_some)] = Field(
+        default=("cpsat",), json_schema_extra=_AT_LEAST_ONE
+    )
     """Solvers in order of preference; the first that is available is used."""
     time_limit: Expression = "10s"
     """Time limit of a decision, as a duration of literals."""

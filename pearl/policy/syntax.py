@@ -148,7 +148,7 @@ def render(expr: Expr, level: int = 0) -> str:
             return _wrapped(inner, own, level)
         case IfElse():
             inner = f"{render(expr.then, 1)} if {render(expr.condition, 1)} else {render(expr.other)}"
-            return _wrapped(inner, 0, level + 1)
+            return _wrapped(inner, 0, level)
     assert_never(expr)
 
 
