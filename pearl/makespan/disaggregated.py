@@ -35,6 +35,8 @@ class DisaggregatedNetwork:
         *,
         prefilling: Floats,
         decoding: Floats,
+        prefill_workers: Floats,
+        decode_workers: Floats,
         context_ratio: Floats,
         prefill_cache: Cache,
         decode_cache: Cache,
@@ -55,6 +57,10 @@ class DisaggregatedNetwork:
         self._sharing = first_step_prompts(stages, engine.chunk_tokens)
         self._most = np.clip(engine.kv_decode_tokens / self._held, 1.0, engine.max_sequences)
         self._most_prefills = np.clip(engine.kv_colocated_tokens / self._prefix, 1.0, engine.max_sequences)
+        # A finished prompt keeps its place on the prefill worker until its own decode worker has room, so that the few
+        # prompts held there may all be for other decode workers: the chance that one is for a given worker.
+        ready = prefill_workers * self._most_prefills
+        self._fed = 1 - (1 - 1 / decode_workers) ** ready if whole else np.ones_like(ready)
 
     def solve(self, like: Cycle | None = None) -> Cycle:
         """The fixed point; `like` is one of a similar load to start from."""
@@ -110,7 +116,7 @@ class DisaggregatedNetwork:
         elsewhere = stages.environment_s + respond
         decode = self._decode_s(work, state, cycle, in_step)
         holding = transfer + decode
-        admission = np.maximum(holding * (self._decoding / self._most - 1) - elsewhere, 0.0)
+        admission = np.maximum(holding * (self._decoding / (self._most * self._fed) - 1) - elsewhere, 0.0)
         return np.stack((respond, decode, admission, transfer, found, kept))
 
     def _prefill_hit(self, respond: Floats, work: Floats, handing: Floats, cycle: Floats) -> Floats:
