@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pearl.core.problem import DecisionProblem
+from pearl.core.problem import Assignment, DecisionProblem
 from pearl.errors import SolverContractError
 from pearl.solving.backend import objective_value, violation
 from pearl.solving.check import check_problem
-from pearl.solving.evaluate import Evaluation, evaluate
+from pearl.solving.evaluate import Evaluation, evaluate, today
 from pearl.solving.formulation import assignment_of, formulate
 from pearl.solving.ir import Model, Objective, Point, Row
 from pearl.solving.protocol import Answer, Limits, ModelSolver, ProblemSolver, Solution, Solver, SolveStatus
+from pearl.solving.scope import Window
 from pearl.solving.tiers import PricedTier, held_bound, priced_tiers
 from pearl.solving.window import WindowSearch
 
@@ -73,10 +74,12 @@ def _feasible(judged: Evaluation, solver_id: str) -> Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Incumbent:
-    """The best point so far, and what its assignment is worth."""
+    """The best assignment so far, and what it is worth."""
 
-    point: Point
+    assignment: Assignment
     judged: Evaluation
+    point: Point | None
+    """Its point in the current model, to start from; None where that is not known."""
 
 
 @dataclass(kw_only=True)
@@ -132,21 +135,43 @@ class _TierRun:
             objective = self.model.objectives[0]
             answer = self._ask(objective, hint=None, more=len(self.tiers) > 1 or bool(ends))
             self.bound, self.detail = answer.bound, answer.detail
-            if answer.status is SolveStatus.LIMIT or (answer.status is SolveStatus.INFEASIBLE and not ends):
-                return answer.status
-            if answer.status is SolveStatus.INFEASIBLE:
-                continue
-            self.best = self._checked(answer, objective, 0)
-            self.proved = answer.status is SolveStatus.OPTIMAL
-            needed = search.needed_ms(self.best.judged.tier_values[0])
-            if not ends or needed <= window.high_ms or not self.proved:
-                return None
-            ends = [needed]
+            match answer.status:
+                case SolveStatus.INFEASIBLE | SolveStatus.LIMIT if ends:
+                    ends = ends if answer.status is SolveStatus.INFEASIBLE else ends[-1:]
+                case SolveStatus.INFEASIBLE | SolveStatus.LIMIT:
+                    self._refuse_if_today_holds(answer)
+                    return answer.status
+                case _:
+                    self.best = self._checked(answer, objective, 0)
+                    self.proved = answer.status is SolveStatus.OPTIMAL
+                    value = self.best.judged.tier_values[0]
+                    if not self.proved or search.proves(value, window):
+                        self._widen(search, window)
+                        return None
+                    ends = [search.needed_ms(value)]
+
+    def _widen(self, search: WindowSearch, window: Window) -> None:
+        """Let in every assignment that the first tier's tolerance admits; its optimum stands (see `window`)."""
+        needed_ms = search.needed_ms(self.best.judged.tier_values[0])
+        if needed_ms <= window.high_ms:
+            return
+        narrow = self.model
+        before = self.timer()
+        self.model = formulate(self.problem, search.window(needed_ms))
+        self.best = replace(self.best, point=_carried(narrow, self.model, self.best.point))
+        self.build_s += self.timer() - before
+
+    def _refuse_if_today_holds(self, answer: Answer) -> None:
+        kept = today(self.problem)
+        if answer.status is SolveStatus.INFEASIBLE and kept is not None and evaluate(self.problem, kept).feasible:
+            raise SolverContractError(
+                f"solver {self.solver.id!r} says {answer.detail!r}, and today's assignment is feasible"
+            )
 
     def _minimize_again(self, k: int, *, more: bool) -> None:
         """Minimise tier k within what is held, from the best point so far; keep that point if time runs out."""
         objective = self.model.objectives[k]
-        if objective_value(objective, self.best.point) == _least(self.model, objective):
+        if self.best.judged.tier_values[k] == _least(self.model, objective):
             return
         answer = self._ask(objective, hint=self.best.point, more=more)
         if answer.status is SolveStatus.INFEASIBLE:
@@ -190,20 +215,20 @@ class _TierRun:
         broken = violation(self.model, point)
         if broken:
             raise SolverContractError(f"solver {self.solver.id!r} returned a point that does not hold: {broken}")
-        judged = evaluate(self.problem, assignment_of(self.problem, point))
-        _feasible(judged, self.solver.id)
+        assignment = assignment_of(self.problem, point)
+        judged = _feasible(evaluate(self.problem, assignment), self.solver.id)
         value = objective_value(objective, point)
         if judged.tier_values[k] > value or (answer.status is SolveStatus.OPTIMAL and judged.tier_values[k] < value):
             raise SolverContractError(
                 f"solver {self.solver.id!r} calls {value} {answer.status} for tier {objective.name!r}; "
                 f"its assignment is worth {judged.tier_values[k]}"
             )
-        return _Incumbent(point=point, judged=judged)
+        return _Incumbent(assignment=assignment, judged=judged, point=point)
 
     def _solution(self) -> Solution:
         return Solution(
             status=SolveStatus.OPTIMAL if self.proved else SolveStatus.FEASIBLE,
-            assignment=assignment_of(self.problem, self.best.point),
+            assignment=self.best.assignment,
             makespan_ms=self.best.judged.makespan_ms,
             tier_values=self.best.judged.tier_values,
             bound=self.bound,
@@ -211,6 +236,15 @@ class _TierRun:
             build_s=self.build_s,
             solve_s=self.solve_s,
         )
+
+
+def _carried(old: Model, new: Model, point: Point | None) -> Point | None:
+    """The point under another window, variables matched by name; None where it does not hold there."""
+    if point is None:
+        return None
+    values = {variable.name: value for variable, value in zip(old.variables, point, strict=True)}
+    carried = tuple(values.get(variable.name, 0) for variable in new.variables)
+    return None if violation(new, carried) else carried
 
 
 def _least(model: Model, objective: Objective) -> int:

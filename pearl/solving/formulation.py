@@ -12,8 +12,8 @@ from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Assignment, Axis, Chan
 from pearl.solving.check import check_problem
 from pearl.solving.ir import Model, Point
 from pearl.solving.rows import Affine, ModelBuilder, constant, total
-from pearl.solving.rungs import Ladder, Window, add_ladder, add_pairs
-from pearl.solving.scope import AXIS_MODE, MODE_ROLES, Scope, bounds_in_mode, lower_bound_ms, scope_of
+from pearl.solving.rungs import Ladder, add_ladder, add_pairs
+from pearl.solving.scope import AXIS_MODE, MODE_ROLES, Scope, Window, bounds_in_mode, lower_bound_ms, narrowed, scope_of
 from pearl.solving.tiers import changes_of, priced_tiers, thresholds_ms
 from pearl.solving.unary import CountRange, allowed_counts
 
@@ -27,7 +27,7 @@ def formulate(problem: DecisionProblem, window: Window | None = None) -> Model:
     scope = scope_of(problem)
     if window is None:
         window = Window(low_ms=lower_bound_ms(problem, scope), high_ms=UNREACHABLE_MS - 1)
-    return _Formulation.start(problem, scope, window).model()
+    return _Formulation.start(problem, narrowed(problem, scope, window), window).model()
 
 
 def assignment_of(problem: DecisionProblem, point: Point) -> Assignment:

@@ -9,15 +9,7 @@ from itertools import pairwise
 from pearl.core.cluster import Role
 from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Axis, DecisionProblem, PairRung, Table
 from pearl.solving.rows import Affine, ModelBuilder, constant, total
-from pearl.solving.scope import Scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Makespans that a model keeps, in ms: nothing is faster than `low_ms`, and slower ones are left out."""
-
-    low_ms: int
-    high_ms: int
+from pearl.solving.scope import Scope, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

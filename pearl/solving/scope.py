@@ -21,6 +21,14 @@ AXIS_MODE: Mapping[Axis, Mode] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Makespans that a model keeps, in ms: nothing is faster than `low_ms`, and slower ones are left out."""
+
+    low_ms: int
+    high_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """Smallest and largest count of each serving role while its mode runs; a high below its low bars the mode."""
 
@@ -81,6 +89,25 @@ def _may_run(problem: DecisionProblem, scope: Scope, mode: Mode) -> bool:
     if Change.MODE in hurdle.forbidden:
         return False
     return not hurdle.gate or _fastest_ms(problem, scope, mode) + hurdle.mode_ms <= hurdle.stay_ms
+
+
+def narrowed(problem: DecisionProblem, scope: Scope, window: Window) -> Scope:
+    """The scope without counts whose own path, or the path that they leave workers for, is slower than the window.
+
+    Where serving workers are scarce, few counts are left: this is what keeps exact rungs few.
+    """
+    tables = problem.tables
+    columns = {Axis.COLOCATED: tables.colocated_ms}
+    if not tables.pairs:
+        columns |= {Axis.PREFILL: tables.prefill_ms, Axis.DECODE: tables.decode_ms}
+    low, high = dict(scope.low), dict(scope.high)
+    for axis, column in columns.items():
+        fast = [n for n in scope.domain(axis) if column[n] <= window.high_ms]
+        role = AXIS_ROLE[axis]
+        low[role], high[role] = (fast[0], fast[-1]) if fast else (1, 0)
+    for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+        high[role] = min(high[role], scope.serving - low[other])
+    return Scope(low=low, high=high, serving=scope.serving)
 
 
 def bounds_in_mode(

@@ -1,8 +1,9 @@
 """Which makespans a model has to keep: a narrow window first, widened until it is proved wide enough.
 
 With the first tier a·T + c plus prices that are never negative, an assignment slower than U is worth more than a·U + c.
-So once an optimum V is found among those up to U, every assignment left out is worse; and the later tiers see all that
-the first tier's tolerance admits if a·U + c reaches V held with its tolerance.
+So an optimum V among those up to U is the optimum of all once V <= a·U + c (prices can lift V above that, and then the
+window is widened); and the later tiers see all that the first tier's tolerance admits once a·U + c reaches V held with
+its tolerance.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from dataclasses import dataclass
 
 from pearl.core.problem import UNREACHABLE_MS, DecisionProblem
 from pearl.solving.evaluate import evaluate, today
-from pearl.solving.rungs import Window
-from pearl.solving.scope import lower_bound_ms, scope_of
+from pearl.solving.scope import Window, lower_bound_ms, scope_of
 from pearl.solving.tiers import held_bound, priced_tiers
 
 SLACK_PER_MILLE = (5, 50, 400)
@@ -71,6 +71,10 @@ class WindowSearch:
         if not self.factor:
             return SLOWEST_MS
         return min(SLOWEST_MS, (held_bound(value, self.tolerance_ppb) - self.offset) // self.factor)
+
+    def proves(self, value: int, window: Window) -> bool:
+        """Whether the optimum `value` among the assignments in a window is the optimum of all."""
+        return not self.factor or value <= self.factor * window.high_ms + self.offset
 
     def window(self, high_ms: int) -> Window:
         """The window up to `high_ms`."""

@@ -28,7 +28,7 @@ from pearl.solving.formulation import assignment_of, formulate
 from pearl.solving.ir import Model, Objective, Row, canonical
 from pearl.solving.protocol import Limits, SolveStatus
 from pearl.solving.random_problems import random_problem
-from pearl.solving.rungs import Window
+from pearl.solving.scope import Window
 from pearl.solving.window import WindowSearch
 
 from .brute import assignments
