@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from pearl.core.facts import HysteresisSemantics, SolverChoice
 from pearl.core.problem import Change
@@ -12,10 +13,24 @@ from pearl.policy.constraints import read_rules, read_tiers
 from pearl.policy.definitions import read_forecasts, read_lets, read_params
 from pearl.policy.infer import BROKEN, Scope
 from pearl.policy.located import Node
-from pearl.policy.model import BorrowSpec, HysteresisSpec, Policy, RuleSpec, TierSpec
+from pearl.policy.model import BorrowSpec, ForecastSpec, HysteresisSpec, Let, Param, Policy, RuleSpec, TierSpec
 from pearl.policy.schema import PolicyFile
 from pearl.policy.symbolic import makespan_faults
 from pearl.policy.units import PLAIN, SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The compiled sections."""
+
+    params: tuple[Param, ...]
+    forecasts: tuple[ForecastSpec, ...]
+    lets: tuple[Let, ...]
+    rules: tuple[RuleSpec, ...]
+    tiers: tuple[TierSpec, ...]
+    hysteresis: HysteresisSpec
+    borrow: BorrowSpec
+    solver: SolverChoice
 
 
 def assemble(
@@ -24,9 +39,37 @@ def assemble(
     """Compile the merged tree; a policy, or the faults.
 
     `own` is the policy's own file; `lost` names definitions that count as defined though their own faults were
-    reported; `complete` is false where something was cut out, and then nothing counts as unused.
+    reported; `complete` is false where something was cut out, and then nothing counts as unused or absent.
     """
     compiler = Compiler(lines=lines)
+    spec = root.value["spec"]
+    parts = _compiled(compiler, root, lost)
+    faults = compiler.faults
+    if complete:
+        faults.extend(_absent(spec))
+        faults.extend(_unused(compiler, spec, own))
+    faults.extend(_first_tier(parts))
+    faults.extend(makespan_faults(parts.params, parts.lets, parts.rules, parts.tiers))
+    if faults or not complete:
+        return None, faults
+    file = PolicyFile.model_validate(root.plain())
+    policy = Policy(
+        name=file.metadata.name,
+        file=own,
+        sha256=sha256,
+        dimensions=_dimensions(compiler.scope),
+        modes=tuple(dict.fromkeys(file.spec.decision.modes)),
+        **{part.name: getattr(parts, part.name) for part in fields(parts)},
+        predictor=file.spec.predictor,
+        files=tuple(lines),
+        names=frozenset(name for section, name in compiler.scope.used if section == "vocabulary"),
+        document=_resolved(root),
+    )
+    return policy, []
+
+
+def _compiled(compiler: Compiler, root: Node, lost: set[tuple[str, str]]) -> _Parts:
+    """Compile in the order in which sections read each other."""
     spec = root.value["spec"]
     params = read_params(compiler, spec.get("params"))
     _restore(compiler, lost)
@@ -34,43 +77,25 @@ def assemble(
     _restore(compiler, lost)
     lets = read_lets(compiler, spec.get("let"))
     _restore(compiler, lost)
-    rules = read_rules(compiler, spec.get("constraints"))
     tiers = read_tiers(compiler, spec.get("objective", "tiers"))
-    hysteresis = _hysteresis(compiler, spec, tiers)
-    borrow = _borrow(compiler, spec)
-    solver = _solver(compiler, root)
-    faults = compiler.faults
-    if spec.get("objective") is None and complete:
-        hint = "for example `tiers: [{name: makespan, minimize: T}]`"
-        faults.append(
-            Fault(message="the policy has no objective", span=spec.key_span, expected="'objective'", hint=hint)
-        )
-    if complete:
-        faults.extend(_unused(compiler, spec, own))
-    faults.extend(_first_tier(rules, tiers, hysteresis))
-    faults.extend(makespan_faults(params, lets, rules, tiers))
-    if faults or not complete:
-        return None, faults
-    file = PolicyFile.model_validate(root.plain())
-    return Policy(
-        name=file.metadata.name,
-        file=own,
-        sha256=sha256,
-        dimensions=_dimensions(compiler.scope),
-        modes=tuple(dict.fromkeys(file.spec.decision.modes)),
+    return _Parts(
         params=params,
         forecasts=forecasts,
         lets=lets,
-        rules=rules,
+        rules=read_rules(compiler, spec.get("constraints")),
         tiers=tiers,
-        hysteresis=hysteresis,
-        borrow=borrow,
-        solver=solver,
-        predictor=file.spec.predictor,
-        files=tuple(lines),
-        names=frozenset(name for section, name in compiler.scope.used if section == "vocabulary"),
-        document=_resolved(root),
-    ), []
+        hysteresis=_hysteresis(compiler, spec, tiers),
+        borrow=_borrow(compiler, spec),
+        solver=_solver(compiler, root),
+    )
+
+
+def _absent(spec: Node) -> list[Fault]:
+    if spec.get("objective") is not None:
+        return []
+    hint = "for example `tiers: [{name: makespan, minimize: T}]`"
+    fault = Fault(message="the policy has no objective", span=spec.key_span, expected="key 'objective'", hint=hint)
+    return [fault]
 
 
 def _restore(compiler: Compiler, lost: set[tuple[str, str]]) -> None:
@@ -152,12 +177,13 @@ def _unused(compiler: Compiler, spec: Node, own: str) -> list[Fault]:
     return faults
 
 
-def _first_tier(rules: tuple[RuleSpec, ...], tiers: tuple[TierSpec, ...], hysteresis: HysteresisSpec) -> list[Fault]:
+def _first_tier(parts: _Parts) -> list[Fault]:
     """Penalties are seconds added to the first tier, so that tier must be a time."""
+    tiers = parts.tiers
     if not tiers or tiers[0].unit == SECOND:
         return []
-    reasons = [f"the penalty of soft rule {rule.name!r}" for rule in rules if rule.soft]
-    if hysteresis.semantics is HysteresisSemantics.CHARGE:
+    reasons = [f"the penalty of soft rule {rule.name!r}" for rule in parts.rules if rule.soft]
+    if parts.hysteresis.semantics is HysteresisSemantics.CHARGE:
         reasons.append("hysteresis with semantics: charge")
     message = f"tier {tiers[0].name!r} is in {tiers[0].unit}, and seconds are added to it by"
     hint = "make the first tier a time such as T"

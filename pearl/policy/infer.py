@@ -37,13 +37,6 @@ class Degree(IntEnum):
     TABULATED = 2
 
 
-DEGREE_WORDS = {
-    Degree.CONSTANT: "constant",
-    Degree.AFFINE: "a count or T",
-    Degree.TABULATED: "a table",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
     """What is known of an expression before any scenario."""
