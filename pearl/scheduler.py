@@ -44,8 +44,12 @@ def deliberate(
     solver: Solver,
     time_limit_s: float | None = None,
     seed: int | None = None,
+    explain: bool = True,
 ) -> Tick:
-    """Decide and plan. Workers that must leave do so whatever the outcome; all else moves only on a switch."""
+    """Decide and plan. Workers that must leave do so whatever the outcome; all else moves only on a switch.
+
+    Without `explain`, a keep does not say which configuration a gate turned down: that takes another solve.
+    """
     if situation.workload is None:
         return _nothing_known(situation)
     verdict = decide(
@@ -56,6 +60,7 @@ def deliberate(
         solver=solver,
         time_limit_s=time_limit_s,
         seed=seed,
+        explain=explain,
     )
     plan = make_plan(situation.state, verdict.posed.groups, verdict.assignment, situation.costs)
     return Tick(decision=summarise(verdict, solver), plan=plan, verdict=verdict)
@@ -108,6 +113,7 @@ class ElasticScheduler:
         clock: Clock,
         situate: Situate,
         note: Note,
+        explain: bool = True,
     ) -> None:
         self._policy = policy
         self._predictor = predictor
@@ -116,6 +122,7 @@ class ElasticScheduler:
         self._clock = clock
         self._situate = situate
         self._note = note
+        self._explain = explain
         self._steps = 0
         self._changed: dict[Change, tuple[int, float]] = {}
 
@@ -126,7 +133,9 @@ class ElasticScheduler:
         self._executor.cancel_pending()
         state = self._executor.observe()
         situation = self._situate(state, now_s, self._ages(now_s))
-        tick = deliberate(situation, self._policy, predictor=self._predictor, solver=self._solver)
+        tick = deliberate(
+            situation, self._policy, predictor=self._predictor, solver=self._solver, explain=self._explain
+        )
         self._remember(tick, now_s)
         for step in tick.plan.steps:
             self._executor.apply(step)

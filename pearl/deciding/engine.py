@@ -58,8 +58,12 @@ def decide(
     solver: Solver,
     time_limit_s: float | None = None,
     seed: int | None = None,
+    explain: bool = True,
 ) -> Verdict:
-    """Decide; the limits given override the policy's. Raises PolicyError for a policy that does not fit."""
+    """Decide; the limits given override the policy's. Raises PolicyError for a policy that does not fit.
+
+    Without `explain`, a keep does not name the configuration that a gate turned down: that takes another solve.
+    """
     posed = pose(situation, workload, policy, predictor)
     choice = posed.bound.solver
     limits = Limits(time_s=time_limit_s or choice.time_limit_s, seed=choice.seed if seed is None else seed)
@@ -68,7 +72,7 @@ def decide(
     problem = gated_problem(posed, borrow, forced=bool(forced_by))
     solution = solve_problem(problem, solver, limits=limits)
     verdict = _verdict(posed, problem, solution, forced_by=forced_by)
-    verdict = _after_gates(verdict, solver, limits)
+    verdict = _after_gates(verdict, solver if explain else None, limits)
     return replace(verdict, reasons=(*_mandatory(posed), *verdict.reasons, *_borrow_reasons(verdict, notes)))
 
 
@@ -166,8 +170,8 @@ def _best_so_far(solution: Solution) -> Reason:
     )
 
 
-def _after_gates(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
-    """Apply what no row can say (veto, calibration), and name what a gate turned down."""
+def _after_gates(verdict: Verdict, solver: Solver | None, limits: Limits) -> Verdict:
+    """Apply what no row can say (veto, calibration), and name what a gate turned down, given a solver to find it."""
     if verdict.outcome is Outcome.SWITCH:
         return _veto(_calibrated(_switch_reasons(verdict)))
     if verdict.outcome is Outcome.KEEP:
@@ -233,8 +237,10 @@ def _turned_down(verdict: Verdict, code: ReasonCode, why: str) -> Verdict:
     return replace(verdict, outcome=Outcome.KEEP, assignment=verdict.posed.stay, reasons=(reason,), rejected=rejected)
 
 
-def _keep_reasons(verdict: Verdict, solver: Solver, limits: Limits) -> Verdict:
+def _keep_reasons(verdict: Verdict, solver: Solver | None, limits: Limits) -> Verdict:
     """Why nothing changes: nothing is better, or the hurdle turned the better one down."""
+    if solver is None:
+        return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text="nothing better passes the policy's gates"))
     if verdict.problem.hurdle is not None:
         free = solve_problem(replace(verdict.problem, hurdle=None), solver, limits=limits)
         if free.assignment is not None and free.assignment != verdict.assignment:

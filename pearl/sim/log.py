@@ -24,6 +24,8 @@ class Happening(StrEnum):
     BATCH_ENDED = "batch_ended"
     TRAINING_BEGAN = "training_began"
     TRAINING_ENDED = "training_ended"
+    DECISION = "decision"
+    """What the scheduler decided on an event, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

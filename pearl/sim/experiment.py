@@ -1,0 +1,146 @@
+"""One policy in the simulated world: the scheduler of `pearl solve`, driven by simulated events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
+from pearl.core.decision import Outcome
+from pearl.core.event import Event
+from pearl.core.problem import Change
+from pearl.core.situation import Situation
+from pearl.makespan.cached import CachedPredictor
+from pearl.makespan.protocol import Predictor
+from pearl.policy.model import Policy
+from pearl.scheduler import ElasticScheduler, Tick
+from pearl.sim.arrivals import events_of
+from pearl.sim.log import Happening, Record
+from pearl.sim.observer import Observer
+from pearl.sim.pipeline import TrainingCost
+from pearl.sim.rollout import SECONDS_PER_HOUR, Draw, Rollout, RolloutResult, draw_batches
+from pearl.sim.traces.availability import AvailabilityTrace
+from pearl.solving.protocol import Solver
+from pearl.solving.remembering import RememberingSolver
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is simulated: a world, a policy, and how long. All runs with one seed meet the same trajectories."""
+
+    world: Situation
+    """State before the first event, profiles, costs and prices."""
+    policy: Policy
+    predictor: Predictor
+    solver: Solver
+    training: TrainingCost
+    horizon_s: float
+    seed: int = 0
+    trace: AvailabilityTrace | None = None
+    batches: int | None = None
+    draw: Draw | None = None
+    """Trajectories of each batch; None samples them from the workload profile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What came of an experiment."""
+
+    policy: str
+    seed: int
+    rollout: RolloutResult
+    switches: Mapping[Change, int]
+    decisions: int
+    log: tuple[Record, ...] = field(repr=False)
+    """Everything that happened, decisions included, in order of time."""
+
+
+def run_experiment(experiment: Experiment) -> Report:
+    """Simulate; raises UsageError or PolicyError where the parts do not fit together."""
+    return _Run(experiment).report()
+
+
+class _Run:
+    def __init__(self, experiment: Experiment) -> None:
+        world, trace = experiment.world, experiment.trace
+        workload = world.workload
+        assert workload is not None, "a simulated world has a workload"
+        events = () if trace is None else tuple(events_of(trace, tensor_parallel=world.engine.tensor_parallel))
+        state = world.state if trace is None else _opening_state(world.state, events)
+        self._experiment = experiment
+        self._decisions: list[Record] = []
+        self._switches = dict.fromkeys(Change, 0)
+        self._rollout = Rollout(
+            state=state,
+            workload=workload,
+            engine=world.engine,
+            costs=world.costs,
+            training=experiment.training,
+            draw=experiment.draw or draw_batches(workload, experiment.seed),
+            listener=self._on_event,
+            max_batches=experiment.batches,
+        )
+        self._observer = Observer(world=world)
+        self._scheduler = ElasticScheduler(
+            policy=experiment.policy,
+            predictor=CachedPredictor(experiment.predictor),
+            solver=RememberingSolver(experiment.solver),
+            executor=self._rollout.executor,
+            clock=self._rollout.clock,
+            situate=self._observer.situation,
+            note=self._note,
+            explain=False,
+        )
+        self._rollout.schedule(event for event in events if event.at_s > 0)
+
+    def _on_event(self, event: Event) -> None:
+        self._observer.hear(event)
+        self._scheduler.on_event(event)
+
+    def _note(self, event: Event, now_s: float, tick: Tick) -> None:
+        decision = tick.decision
+        if tick.verdict is not None and decision.outcome is Outcome.SWITCH:
+            for kind in tick.verdict.chosen.changes:
+                self._switches[kind] += 1
+        facts = {
+            "event": event.kind.value,
+            "outcome": decision.outcome.value,
+            "configuration": decision.counts.label(),
+            "borrowed": decision.counts.borrowed,
+            "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
+            "reasons": [{"code": r.code.value, "text": r.text} for r in decision.reasons],
+            "steps": len(tick.plan.steps),
+        }
+        self._decisions.append(Record(at_s=now_s, what=Happening.DECISION, data=facts))
+
+    def report(self) -> Report:
+        experiment = self._experiment
+        result = self._rollout.run(until_s=experiment.horizon_s)
+        log = sorted((*result.log, *self._decisions), key=lambda record: record.at_s)
+        return Report(
+            policy=experiment.policy.name,
+            seed=experiment.seed,
+            rollout=replace(result, log=()),
+            switches=self._switches,
+            decisions=len(self._decisions),
+            log=tuple(log),
+        )
+
+
+def _opening_state(state: ClusterState, events: Iterable[Event]) -> ClusterState:
+    """The state at time 0: the trace's first nodes, serving already, in place of the scenario's preemptible workers."""
+    fixed = tuple(worker for worker in state.workers if worker.zone is not Zone.PREEMPTIBLE)
+    role = Role.DECODE if state.counts.mode is Mode.DISAGGREGATED else Role.COLOCATED
+    first = (worker for event in events if event.at_s <= 0 for worker in event.added)
+    serving = (replace(worker, role=role, status=Status.ACTIVE, started=True) for worker in first)
+    return ClusterState(workers=(*fixed, *serving), epoch=state.epoch)
+
+
+def cost_usd(report: Report, prices_usd_per_h: Mapping[Zone, float], *, tensor_parallel: int) -> float:
+    """Price of the GPUs held: reserved and preemptible ones always, overlap ones only while they are lent."""
+    total = 0.0
+    for (zone, role, _), gpu_s in report.rollout.gpu_s.items():
+        if zone is Zone.OVERLAP and role is Role.INACTIVE:
+            continue
+        total += prices_usd_per_h.get(zone, 0.0) * gpu_s / tensor_parallel / SECONDS_PER_HOUR
+    return total
