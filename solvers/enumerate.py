@@ -428,7 +428,7 @@ def _pair_grid(tables: MakespanTables) -> Ints:
 
 
 def _possible(problem: DecisionProblem, mode: Mode, points: _Points) -> NDArray[np.bool_]:
-    """One mode, a makespan, the fixed counts, and the terms of borrowing."""
+    """One mode, a makespan, fixed and excluded counts, and the terms of borrowing."""
     needed = [role for role in MODE_ROLES[mode] if role is not Role.INACTIVE]
     holds = points.makespan_ms < UNREACHABLE_MS
     for role in needed:
@@ -436,6 +436,8 @@ def _possible(problem: DecisionProblem, mode: Mode, points: _Points) -> NDArray[
     if problem.fixed is not None:
         for serving_role in SERVING_ROLES:
             holds &= points.workers(serving_role) == problem.fixed.of(serving_role)
+    for excluded in problem.excluded:
+        holds &= np.any([points.workers(role) != excluded.of(role) for role in SERVING_ROLES], axis=0)
     borrowed = points.features[BORROWED]
     holds &= borrowed <= problem.borrow.max_workers
     if problem.borrow.gate_ms is not None:

@@ -33,6 +33,7 @@ class Builtin(StrEnum):
     REACHABLE = "reachable"
     """The makespan tables hold a value for the counts."""
     FIXED_COUNTS = "fixed_counts"
+    EXCLUDED_COUNTS = "excluded_counts"
     HYSTERESIS = "hysteresis"
     COOLDOWN = "cooldown"
     BORROW_LIMIT = "borrow_limit"
@@ -231,12 +232,18 @@ def _broken_structure(
         broken.append((Builtin.ALLOWED_MODE, 1))
     if makespan_ms >= UNREACHABLE_MS:
         broken.append((Builtin.REACHABLE, makespan_ms - UNREACHABLE_MS + 1))
+    if any(_same_serving(counts, excluded) for excluded in problem.excluded):
+        broken.append((Builtin.EXCLUDED_COUNTS, 1))
     if problem.fixed is not None:
         pairs = [(problem.fixed.of(axis_role), counts.of(axis_role)) for axis_role in AXIS_ROLE.values()]
         distance = sum(abs(wanted - found) for wanted, found in pairs)
         if distance:
             broken.append((Builtin.FIXED_COUNTS, distance))
     return broken
+
+
+def _same_serving(counts: Counts, other: Counts) -> bool:
+    return all(counts.of(role) == other.of(role) for role in AXIS_ROLE.values())
 
 
 def _broken_hurdle(problem: DecisionProblem, changes: frozenset[Change], makespan_ms: int) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pearl.core.cluster import SERVING_ROLES, Mode, Role, Zone
+from pearl.core.cluster import SERVING_ROLES, Counts, Mode, Role, Zone
 from pearl.core.problem import AXIS_ROLE, UNREACHABLE_MS, Assignment, Axis, Change, DecisionProblem, Linear, Rule
 from pearl.solving.check import check_problem
 from pearl.solving.ir import Model, Point
@@ -80,6 +80,8 @@ class _Formulation:
 
     def model(self) -> Model:
         self._assign()
+        for excluded in self.problem.excluded:
+            self._exclude(excluded)
         rules = self._count_ranges()
         ladders = self._makespan_rows(rules)
         prices = [self._rule(rule, ladders) for rule in rules]
@@ -99,6 +101,24 @@ class _Formulation:
             builder.equal(f"count[{role}]", taken - count)
             builder.at_most(f"most[{role}]", count - on * max(0, self.scope.high[role]))
             builder.at_most(f"least[{role}]", on * self.scope.low[role] - count)
+
+    def _exclude(self, excluded: Counts) -> None:
+        """Some count lies below or above the excluded one: a binary for each way, one of them chosen."""
+        mode = excluded.mode
+        if mode is None or (excluded.colocated and (excluded.prefill or excluded.decode)):
+            return
+        label, ways = f"not[{excluded.label()}]", []
+        for role in MODE_ROLES[mode]:
+            if role is Role.INACTIVE:
+                continue
+            count, wanted, most = self.counts[role], excluded.of(role), max(0, self.scope.high[role])
+            if wanted > most:
+                return
+            below, above = (self.builder.binary(f"{label}{role}{side}") for side in "<>")
+            self.builder.at_most(label, count + below * (most - wanted + 1) - constant(most))
+            self.builder.at_most(label, above * (wanted + 1) - count)
+            ways += [(below, -1), (above, -1)]
+        self.builder.at_most(label, total(ways) + self.on[mode])
 
     def _count_ranges(self) -> list[Rule]:
         """Turn rules that only bound one count into rows on that count; returns the others."""

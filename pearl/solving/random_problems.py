@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -48,26 +49,12 @@ def random_problem(rng: Random, *, max_workers: int = 7, max_groups: int = 4) ->
             max_workers=rng.randint(overlap // 2, overlap),
             gate_ms=_some_makespan(rng, tables) if rng.random() < 0.4 else None,
         ),
-        fixed=_fixed(rng, workers) if rng.random() < 0.08 else None,
+        fixed=_some_counts(rng, workers) if rng.random() < 0.08 else None,
+        excluded=tuple(_some_counts(rng, workers) for _ in range(rng.choice([0, 0, 0, 0, 1, 3]))),
     )
     makers = [_capacity, _zone_limit, _node_limit, _churn_limit, _budget, _makespan_limit, _table_limit]
     rules = tuple(rng.choice(makers)(rng, problem, f"rule_{k}") for k in range(rng.choice([0, 0, 1, 1, 2, 3])))
-    return with_rows(problem, rules=rules, tiers=_tiers(rng, problem))
-
-
-def with_rows(problem: DecisionProblem, *, rules: tuple[Rule, ...], tiers: tuple[Tier, ...]) -> DecisionProblem:
-    """The same state and tables under other rules and tiers."""
-    return DecisionProblem(
-        groups=problem.groups,
-        tables=problem.tables,
-        tiers=tiers,
-        rules=rules,
-        modes=problem.modes,
-        current_mode=problem.current_mode,
-        hurdle=problem.hurdle,
-        borrow=problem.borrow,
-        fixed=problem.fixed,
-    )
+    return replace(problem, rules=rules, tiers=_tiers(rng, problem))
 
 
 def _groups(rng: Random, max_workers: int, max_groups: int) -> tuple[Group, ...]:
@@ -146,7 +133,7 @@ def _hurdle(rng: Random, tables: MakespanTables) -> Hurdle:
     )
 
 
-def _fixed(rng: Random, workers: int) -> Counts:
+def _some_counts(rng: Random, workers: int) -> Counts:
     if rng.random() < 0.5:
         return Counts(colocated=rng.randint(1, workers))
     prefill = rng.randint(1, workers)

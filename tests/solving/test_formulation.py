@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pearl.core.cluster import Mode, Role
+from pearl.core.cluster import Counts, Mode, Role
 from pearl.core.problem import (
     Axis,
     Change,
@@ -23,6 +23,8 @@ from pearl.core.problem import (
 )
 from pearl.core.source import Span
 from pearl.solvers.cpsat import CpSat
+from pearl.solvers.enumerate import Enumerate
+from pearl.solving.driver import solve_problem
 from pearl.solving.evaluate import evaluate
 from pearl.solving.formulation import assignment_of, formulate
 from pearl.solving.ir import Model, Objective, Row, canonical
@@ -170,3 +172,12 @@ def test_window_low_end_is_a_bound(seed: int) -> None:
     low_ms = WindowSearch.of(problem).low_ms
     judged = (evaluate(problem, assignment) for assignment in assignments(problem))
     assert all(found.makespan_ms >= low_ms for found in judged if found.feasible)
+
+
+def test_excluded_counts_leave_the_next_best() -> None:
+    problem = replace(three_and_one(), modes=(Mode.DISAGGREGATED,), excluded=(Counts(prefill=2, decode=2),))
+    for solver in (CpSat(), Enumerate()):
+        found = solve_problem(problem, solver)
+        assert found.assignment is not None
+        counts = evaluate(problem, found.assignment).counts
+        assert (counts.prefill, counts.decode, found.makespan_ms) == (3, 1, 7_000)
