@@ -191,18 +191,19 @@ class Engine:
             self._queue.at(self._paused_until_s, WAKE, self._wake)
             return
         self._planning = False
-        self._join_ready()
+        self._planned_at_s = self._queue.now_s
+        if self._ready:
+            self._join_ready()
         while self._running and self.cache.free_tokens < len(self._running):
             self._preempt()
-        self._chunks = self._next_chunks()
-        batch = len(self._running)
+        if self._prefilling or self._waiting:
+            self._chunks = self._next_chunks()
         if self._chunks:
-            self._planned_at_s = self._queue.now_s
             self._schedule(1, self._mixed_step_s())
-        elif batch:
+        elif self._running:
+            batch = len(self._running)
             self._stretch = Stretch.of(self.profile.decode, batch, self._running_kv_tokens + batch)
             steps = min(self._next_finish() - self._step, self.cache.free_tokens // batch)
-            self._planned_at_s = self._queue.now_s
             self._schedule(steps, self._stretch.seconds(steps))
 
     def _schedule(self, steps: int, seconds: float) -> None:

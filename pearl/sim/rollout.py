@@ -50,6 +50,7 @@ class RolloutResult:
     """Trajectories that nothing serves, queues or waits for, found by an audit; always 0."""
     gpu_s: Mapping[UsageKey, float]
     """GPU-seconds by zone, role and status."""
+    gpus_per_worker: int
     tally: Tally
     log: tuple[Record, ...]
 
@@ -73,14 +74,14 @@ class RolloutResult:
         )
 
     @property
-    def serving_idle_s(self) -> float:
-        """Worker-seconds in which an active worker of a one-GPU engine computed nothing."""
+    def serving_idle_gpu_s(self) -> float:
+        """GPU-seconds in which an active worker computed nothing."""
         active = sum(
             seconds
             for (_, role, status), seconds in self.gpu_s.items()
             if status is Status.ACTIVE and role is not Role.INACTIVE
         )
-        return active - sum(self.tally.busy_s.values())
+        return active - sum(self.tally.busy_s.values()) * self.gpus_per_worker
 
 
 class Rollout:
@@ -105,6 +106,7 @@ class Rollout:
         max_batches: int | None = None,
     ) -> None:
         _check_memory(workload, engine)
+        self._gpus_per_worker = engine.tensor_parallel
         self._queue = EventQueue()
         self._tally = Tally()
         self._pool = Pool(
@@ -154,6 +156,7 @@ class Rollout:
             in_flight=len(self._pool.live),
             lost=len(self._pool.lost()),
             gpu_s=self.cluster.usage.read(self._queue.now_s),
+            gpus_per_worker=self._gpus_per_worker,
             tally=self._tally,
             log=tuple(self.cluster.log),
         )

@@ -127,7 +127,7 @@ def test_events_of_a_trace_happen_at_their_times():
 def test_gpu_seconds_cover_the_horizon_and_idle_is_what_engines_did_not_use():
     result = rollout().run(until_s=300.0)
     assert sum(result.gpu_s.values()) == 600.0
-    assert 0 < result.serving_idle_s < 600.0
+    assert 0 < result.serving_idle_gpu_s < 600.0
 
 
 def test_a_context_beyond_any_memory_is_refused():
