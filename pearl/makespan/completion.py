@@ -18,7 +18,10 @@ LEAST_STRAGGLERS = 4
 """Trajectories averaged for the path of the last one: fewer follow one trajectory's accidents."""
 
 
-SURVIVAL_POINTS = 32
+THINNED = 2
+"""Of so many representative trajectories one is followed to see whom the last ones meet."""
+
+SURVIVAL_POINTS = 16
 """Order statistics that stand for the survival curve."""
 
 
@@ -44,11 +47,11 @@ def rates_of(stages: Stages, cycle: Cycle) -> Rates:
     )
 
 
-def completions_s(stages: Stages, rates: Rates) -> Floats:
-    """Completion of each representative trajectory, shape (trajectories, configurations)."""
-    amounts = np.concatenate((stages.counts, stages.new_by_trajectory, stages.output_by_trajectory), axis=1)
+def completions_s(stages: Stages, rates: Rates, *, every: int = 1) -> Floats:
+    """Completion of every so-manieth representative trajectory, shape (trajectories, configurations)."""
+    amounts = np.concatenate((stages.counts, stages.new_by_trajectory, stages.output_by_trajectory), axis=1)[::every]
     costs = np.concatenate((rates.turn_s, rates.new_token_s, rates.output_token_s), axis=0)
-    result: Floats = amounts @ costs + stages.environment_by_trajectory.sum(axis=1)[:, None]
+    result: Floats = amounts @ costs + stages.environment_by_trajectory[::every].sum(axis=1)[:, None]
     return result
 
 
@@ -94,15 +97,16 @@ def company_at_same_stage(stages: Stages) -> Company:
     return Company(survivors=stages.survivors, context_ratio=np.ones_like(stages.survivors))
 
 
-def company_of_last(stages: Stages, rates: Rates, completions: Floats, trajectories: int) -> Company:
+def company_of_last(stages: Stages, rates: Rates, trajectories: int) -> Company:
     """Those whom the batch's last trajectories meet in each stage, averaged over the time that they spend in it.
 
     The last ones hold the share (t/T)^a of their final context in a stage reached at t; the others are taken to grow by
     the same law, each over its own life.
     """
+    completions = completions_s(stages, rates, every=THINNED)
     size = completions.shape[0]
-    number = max(LEAST_STRAGGLERS, min(size // 8, round(size / trajectories)))
-    last = np.argpartition(completions, size - number, axis=0)[-number:]
+    number = min(size, max(LEAST_STRAGGLERS, min(size // 8, round(size / trajectories))))
+    last = THINNED * np.argpartition(completions, size - number, axis=0)[-number:]
     spent = (
         stages.counts[last] * rates.turn_s.T
         + stages.new_by_trajectory[last] * rates.new_token_s.T
@@ -111,9 +115,9 @@ def company_of_last(stages: Stages, rates: Rates, completions: Floats, trajector
     ).mean(axis=0)
     ends = np.cumsum(spent, axis=1).T
     starts = ends - spent.T
-    points = slice(None, None, max(1, size // SURVIVAL_POINTS))
-    ended = completions[points]
-    final = stages.final_tokens[points, None]
+    thinned = max(1, size // SURVIVAL_POINTS)
+    ended = completions[::thinned]
+    final = stages.final_tokens[:: THINNED * thinned, None]
     own = stages.cached_tokens + stages.new_tokens + stages.output_tokens / 2
     middles = (starts + ends) / 2
     share = np.clip(own / stages.final_tokens[last].mean(axis=0), 1e-3, 0.999)

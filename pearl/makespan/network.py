@@ -168,7 +168,7 @@ class _Batch:
         stages, trajectories = self.stages, self.workload.trajectories
         first = cycle_for(company_at_same_stage(stages), None)
         rates = rates_of(stages, first)
-        company = company_of_last(stages, rates, completions_s(stages, rates), trajectories)
+        company = company_of_last(stages, rates, trajectories)
         cycle = cycle_for(company, first)
         completions = completions_s(stages, rates_of(stages, cycle))
         return _Forecast(stages=stages, trajectories=trajectories, cycle=cycle, completions=completions)

@@ -148,7 +148,8 @@ def _joined(blocks: list[_Block]) -> Sample:
 def _coordinates(size: int, *, first: int, count: int) -> Floats:
     """Columns `first` … of the Kronecker sequence, shape (size, count), values in (0, 1)."""
     steps = np.sqrt(_primes(first + count)[first:])
-    coordinates: Floats = np.mod((np.arange(size) + 0.5)[:, None] * steps[None, :], 1.0)
+    multiples = np.multiply.outer(np.arange(size) + 0.5, steps)
+    coordinates: Floats = multiples - np.floor(multiples)
     return coordinates
 
 
