@@ -27,6 +27,11 @@ COMMANDS = {
     "compare": Entry(
         module="pearl.cli.compare", attribute="compare", help="Compare solvers and predictors on scenarios."
     ),
+    "simulate": Entry(
+        module="pearl.cli.simulate",
+        attribute="simulate",
+        help="See what policies would have done in a simulated world.",
+    ),
     "policy": Entry(module="pearl.cli.policy", attribute="policy", help="Check, show and explain policies."),
     "profile": Entry(module="pearl.cli.profile", attribute="profile", help="Fit, list and show engine profiles."),
     "solvers": Entry(module="pearl.cli.solvers", attribute="solvers", help="List the solvers and what they can do."),

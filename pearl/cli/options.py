@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
@@ -139,3 +141,20 @@ def _write(text: str, output: Path) -> None:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def progress(length: int, label: str) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, plain lines elsewhere, on standard error; yields what to call when a part is done."""
+    if sys.stderr.isatty():
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield lambda _: bar.update(1)
+        return
+    done = 0
+
+    def advance(what: str) -> None:
+        nonlocal done
+        done += 1
+        click.echo(f"{label} {done}/{length}: {what}", err=True)
+
+    yield advance

@@ -18,7 +18,7 @@ from pearl.sim.arrivals import events_of
 from pearl.sim.log import Happening, Record
 from pearl.sim.observer import Observer
 from pearl.sim.pipeline import TrainingCost
-from pearl.sim.rollout import SECONDS_PER_HOUR, Draw, Rollout, RolloutResult, draw_batches
+from pearl.sim.rollout import Draw, Rollout, RolloutResult, draw_batches
 from pearl.sim.traces.availability import AvailabilityTrace
 from pearl.solving.protocol import Solver
 from pearl.solving.remembering import RememberingSolver
@@ -134,13 +134,3 @@ def _opening_state(state: ClusterState, events: Iterable[Event]) -> ClusterState
     first = (worker for event in events if event.at_s <= 0 for worker in event.added)
     serving = (replace(worker, role=role, status=Status.ACTIVE, started=True) for worker in first)
     return ClusterState(workers=(*fixed, *serving), epoch=state.epoch)
-
-
-def cost_usd(report: Report, prices_usd_per_h: Mapping[Zone, float], *, tensor_parallel: int) -> float:
-    """Price of the GPUs held: reserved and preemptible ones always, overlap ones only while they are lent."""
-    total = 0.0
-    for (zone, role, _), gpu_s in report.rollout.gpu_s.items():
-        if zone is Zone.OVERLAP and role is Role.INACTIVE:
-            continue
-        total += prices_usd_per_h.get(zone, 0.0) * gpu_s / tensor_parallel / SECONDS_PER_HOUR
-    return total

@@ -1,0 +1,135 @@
+"""`pearl simulate`: what policies would have done in a simulated world."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pearl.cli import options
+from pearl.cli.options import Format
+
+if TYPE_CHECKING:
+    from pearl.sim.study import Run, RunSpec
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--policy", "policies", multiple=True, metavar="FILE|NAME", help="Policy; repeatable.")
+@options.set_option
+@options.solver_option
+@options.predictor_option
+@click.option("--trace", metavar="FILE", help="Availability trace of the preemptible zone, instead of the scenario's.")
+@click.option("--trace-from", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start in the trace.")
+@click.option("--horizon", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Simulated time.")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
+@options.seed_option
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Run on a Ray cluster: an address, auto, or local.")
+@click.option(
+    "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write the event log of each run, JSON lines."
+)
+@click.option(
+    "--timeline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE.png|html",
+    help="Draw each run; repeatable.",
+)
+@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write a CSV file.")
+@options.format_option
+@options.output_option
+def simulate(
+    *,
+    scenario: str,
+    policies: tuple[str, ...],
+    sets: Mapping[str, str],
+    solver: str | None,
+    predictor: str | None,
+    trace: str | None,
+    trace_from: float,
+    horizon: float | None,
+    batches: int | None,
+    seeds: int,
+    seed: int | None,
+    jobs: int | None,
+    ray_address: str | None,
+    log: Path | None,
+    timeline: tuple[Path, ...],
+    csv_path: Path | None,
+    format: Format,
+    output: Path | None,
+) -> None:
+    """Simulate SCENARIO under each policy, with the scheduler of `pearl solve`; every figure is a simulated one.
+
+    With several runs, the files of --log and --timeline get the policy and the seed into their names.
+    """
+    from pearl.report.simulation import study_csv, study_data, study_text
+    from pearl.scenario.load import load_scenario
+    from pearl.sim.study import RunSpec
+
+    first = load_scenario(scenario).seed if seed is None else seed
+    specs = [
+        RunSpec(
+            scenario=scenario,
+            policy=policy,
+            seed=first + index,
+            sets=sets,
+            solver=solver,
+            predictor=predictor,
+            trace=trace,
+            trace_from_s=trace_from,
+            horizon_s=horizon,
+            batches=batches,
+            keep_log=log is not None or bool(timeline),
+        )
+        for policy in policies or (None,)
+        for index in range(seeds)
+    ]
+    runs = _run(specs, jobs or os.cpu_count() or 1, ray_address)
+    for run in runs:
+        _write_pictures(run, log, timeline, several=len(runs) > 1)
+    if csv_path is not None:
+        options.emit(study_csv(runs), csv_path)
+    options.emit(study_text(runs) if format is Format.TABLE else options.dump(study_data(runs), format), output)
+
+
+def _run(specs: Sequence[RunSpec], jobs: int, ray_address: str | None) -> tuple[Run, ...]:
+    from pearl.sim.study import run_study, run_study_on_ray
+
+    with options.progress(len(specs), "simulating") as advance:
+        done: Callable[[Run], None] = lambda run: advance(f"{run.figures.policy}, seed {run.spec.seed}")  # noqa: E731
+        if ray_address is not None:
+            return run_study_on_ray(specs, address=ray_address, done=done)
+        return run_study(specs, jobs=jobs, done=done)
+
+
+def _write_pictures(run: Run, log: Path | None, pictures: Sequence[Path], *, several: bool) -> None:
+    from pearl.sim.log import to_jsonl
+
+    def place(path: Path) -> Path:
+        return path.with_name(f"{path.stem}.{run.figures.policy}.{run.spec.seed}{path.suffix}") if several else path
+
+    if log is not None:
+        options.emit(to_jsonl(run.report.log), place(log))
+    for picture in pictures:
+        _draw(run, place(picture))
+
+
+def _draw(run: Run, path: Path) -> None:
+    from pearl.errors import UsageError
+    from pearl.report.timeline import html_text, timeline_of, write_png
+
+    drawn = timeline_of(run.report.log, run.horizon_s)
+    title = f"{run.figures.policy} on {run.spec.scenario}, seed {run.spec.seed} (simulated)"
+    match path.suffix.lower():
+        case ".png":
+            write_png(drawn, path, title=title)
+        case ".html":
+            options.emit(html_text(drawn, title=title), path)
+        case other:
+            raise UsageError(f"no picture format {other!r}; expected a file name in .png or .html")
