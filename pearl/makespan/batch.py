@@ -10,7 +10,6 @@ from pearl.core.engine import EngineProfile
 from pearl.core.workload import Workload
 from pearl.makespan.sample import Sample, representative_trajectories
 
-
 PROFILE_SAMPLE = 128
 """Representative trajectories behind the means: within 1 % for log-normals of cv 1."""
 

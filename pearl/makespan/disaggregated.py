@@ -20,6 +20,10 @@ from pearl.makespan.station import (
     turn_variance_s2,
 )
 
+LEAST_FED = 0.5
+"""Least share of its memory that a decode worker is taken to use: a place freed by one of the sequences that block the
+prefill worker lets it go on, so that starvation never lasts (measured against the simulator)."""
+
 
 class DisaggregatedNetwork:
     """Cycle of a turn where `prefilling` trajectories share a prefill worker and `decoding` a decode worker.
@@ -60,7 +64,8 @@ class DisaggregatedNetwork:
         # A finished prompt keeps its place on the prefill worker until its own decode worker has room, so that the few
         # prompts held there may all be for other decode workers: the chance that one is for a given worker.
         ready = prefill_workers * self._most_prefills
-        self._fed = 1 - (1 - 1 / decode_workers) ** ready if whole else np.ones_like(ready)
+        fed = np.maximum(1 - (1 - 1 / decode_workers) ** ready, LEAST_FED)
+        self._fed = fed if whole else np.ones_like(ready)
 
     def solve(self, like: Cycle | None = None) -> Cycle:
         """The fixed point; `like` is one of a similar load to start from."""
