@@ -14,13 +14,14 @@ from pearl.core.cluster import ClusterState, Role, Status, Worker, Zone
 from pearl.core.engine import EngineProfile, TransitionCosts
 from pearl.core.event import Event, EventKind, apply_event
 from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
+from pearl.core.telemetry import TransitionRecord
 from pearl.planning.apply import advance, touched
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.log import Happening, Record
 from pearl.sim.pool import Pool
 from pearl.sim.program import Program
-from pearl.sim.seat import Seat, duration_s, refusal, same_effect
+from pearl.sim.seat import Seat, duration_s, refusal, same_effect, transition_of
 from pearl.sim.usage import UsageMeter
 
 
@@ -36,6 +37,7 @@ class SimCluster:
         pool: Pool,
         queue: EventQueue,
         listener: Callable[[Event], None],
+        telemetry: Callable[[TransitionRecord], None] | None = None,
     ) -> None:
         self.usage = UsageMeter()
         self.log: list[Record] = []
@@ -44,12 +46,15 @@ class SimCluster:
         self._pool = pool
         self._queue = queue
         self._listener = listener
+        self._telemetry = telemetry
         self._epoch = state.epoch
         self._state: ClusterState | None = None
         self._seats: dict[str, Seat] = {}
         self._groups: list[AdmitGroup] = []
         self._program = Program(self._begin)
         self._overlap_waiter: Callable[[], None] | None = None
+        self._borrowing = False
+        """Whether overlap workers served, or were about to, since the batch began."""
         for worker in state.workers:
             self._seat(worker)
 
@@ -122,6 +127,8 @@ class SimCluster:
                 self._serve_if_staying(self._seats[worker.id])
         if event.within_s is not None and event.kind in (EventKind.RECLAIM_NOTICE, EventKind.TRAINING_STARTED):
             self._queue.at(self._queue.now_s + event.within_s, ARRIVAL, self._deadline, event)
+        if event.kind is EventKind.BATCH_STARTED:
+            self._borrowing = self.state.counts.borrowed > 0
         self._record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
         self._listener(event)
 
@@ -179,7 +186,8 @@ class SimCluster:
     def _take(self, seat: Seat, step: Step, *, awaited: bool) -> None:
         seat.step = step
         seat.awaited = awaited
-        self._record(Happening.STEP_BEGAN, step=type(step).__name__, worker=seat.worker.id)
+        seat.began_s = self._queue.now_s
+        self._record(Happening.STEP_BEGAN, step=type(step).__name__, workers=[seat.worker.id])
         match step:
             case Drain():
                 self._begin_drain(seat, step)
@@ -187,6 +195,7 @@ class SimCluster:
                 self._vacate(seat)
                 self._put(seat, replace(seat.worker, role=step.after, status=Status.TRANSITIONING))
             case Activate() | Borrow():
+                self._borrowing |= isinstance(step, Borrow)
                 self._put(seat, replace(seat.worker, role=step.role, status=Status.TRANSITIONING))
             case Deactivate() | Return() | Stop():
                 self._vacate(seat)
@@ -223,7 +232,7 @@ class SimCluster:
             case _:
                 self._put(seat, advance(seat.worker, step))
                 self._serve_if_staying(seat)
-        self._record(Happening.STEP_ENDED, step=type(step).__name__, worker=seat.worker.id)
+        self._step_ended(step, seat.began_s)
         self._settle(seat)
         self._check_overlap()
         self._take_next(seat)
@@ -290,7 +299,7 @@ class SimCluster:
             seat.step = None
             self._put(seat, advance(seat.worker, group))
             self._serve_if_staying(seat)
-        self._record(Happening.STEP_ENDED, step="AdmitGroup", workers=list(group.workers))
+        self._step_ended(group, self._queue.now_s - duration_s(group, self._costs))
         self._program.ended()
         self._admit_ready_groups()
         for seat in self._members(group):
@@ -350,6 +359,7 @@ class SimCluster:
         seat.engine = Engine(
             role=worker.role,
             profile=self._profile,
+            name=worker.id,
             queue=self._queue,
             hooks=self._pool,
             tally=self._pool.tally,
@@ -383,6 +393,16 @@ class SimCluster:
     def _drop(self, step: Step, why: str) -> bool:
         self._record(Happening.STEP_DROPPED, step=type(step).__name__, workers=list(touched(step)), because=why)
         return False
+
+    def _step_ended(self, step: Step, began_s: float) -> None:
+        now_s, workers = self._queue.now_s, touched(step)
+        self._record(Happening.STEP_ENDED, step=type(step).__name__, workers=list(workers))
+        if self._telemetry is not None:
+            kind = transition_of(step)
+            seconds = now_s - began_s
+            self._telemetry(
+                TransitionRecord(kind=kind, seconds=seconds, at_s=now_s, borrowing=self._borrowing, workers=workers)
+            )
 
     def _record(self, what: Happening, **data: object) -> None:
         facts: Mapping[str, object] = data

@@ -16,10 +16,9 @@ from pearl.core.cluster import Role
 from pearl.core.engine import EngineProfile
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
 from pearl.sim.kvcache import KvCache, kv_capacity
-from pearl.sim.session import Evacuated, Session
+from pearl.sim.session import Evacuated, Phase, Session
 from pearl.sim.stretch import Stretch
 from pearl.sim.tally import Tally
-from pearl.sim.telemetry import Stage
 
 
 class EngineHooks(Protocol):
@@ -29,7 +28,7 @@ class EngineHooks(Protocol):
         """A prefill engine has the first token; it holds the KV until `Engine.release`."""
         ...
 
-    def turn_done(self, session: Session) -> None:
+    def turn_done(self, engine: Engine, session: Session) -> None:
         """The turn's last token is out."""
         ...
 
@@ -42,10 +41,12 @@ class Engine:
         *,
         role: Role,
         profile: EngineProfile,
+        name: str = "",
         queue: EventQueue,
         hooks: EngineHooks,
         tally: Tally,
     ) -> None:
+        self.name = name
         self.role = role
         self.profile = profile
         self.tally = tally
@@ -106,12 +107,9 @@ class Engine:
         """Every session that this engine serves, queues or holds KV for."""
         yield from (*self._waiting, *self._prefilling, *self._pulling, *self._ready, *self._running, *self._held)
 
-    def life(self, session: Session) -> tuple[Stage, int]:
-        """Where a session of this engine stands, and its context by now."""
-        if session in self._running:
-            return Stage.DECODE, session.context_tokens + self._step + self._steps_over() - session.joined_step
-        stage = Stage.PREFILL if session in self._prefilling else Stage.QUEUED
-        return stage, session.context_tokens
+    def tokens_ahead(self, session: Session) -> int:
+        """Tokens that a session has put out here since its own counts were last brought up to date."""
+        return self._step + self._steps_over() - session.joined_step if session in self._running else 0
 
     # -- giving sessions up ----------------------------------------------------------------------------------------
 
@@ -242,7 +240,9 @@ class Engine:
             self._pull(session, session.source, tokens - hit)
             return True
         session.prefilled_tokens = hit
+        session.enter(Phase.PREFILL, self._queue.now_s)
         if not session.recomputing:
+            session.cached_tokens = hit
             self.tally.prompt_tokens += tokens
             self.tally.hit_tokens += hit
         else:
@@ -260,6 +260,7 @@ class Engine:
             self.cache.park(session.index, session.context_tokens - 1)
         session.source = None
         session.recomputing = True
+        session.enter(Phase.QUEUE, self._queue.now_s)
         self._waiting.appendleft(session)
         self.tally.preemptions += 1
 
@@ -341,6 +342,7 @@ class Engine:
         if session.remaining_tokens == 0:
             self._finish(session)
         elif self.role is Role.PREFILL:
+            session.enter(Phase.QUEUE, self._queue.now_s)
             self._held[session] = None
             self._hooks.prefilled(self, session)
         else:
@@ -348,8 +350,9 @@ class Engine:
 
     def _finish(self, session: Session) -> None:
         self.cache.park(session.index, session.context_tokens - 1)
+        session.enter(Phase.OUTSIDE, self._queue.now_s)
         session.server = None
-        self._hooks.turn_done(session)
+        self._hooks.turn_done(self, session)
 
     # -- the decode batch ------------------------------------------------------------------------------------------
 
@@ -359,6 +362,7 @@ class Engine:
         self._ready.clear()
 
     def _join_batch(self, session: Session) -> None:
+        session.enter(Phase.DECODE, self._queue.now_s)
         finish = self._step + session.remaining_tokens
         session.joined_step = self._step
         self._running[session] = finish
@@ -386,6 +390,7 @@ class Engine:
         sending_s = transfer.seconds(tokens) - transfer.latency_s
         start_s = max(self._queue.now_s, source.link_free_s)
         source.link_free_s = start_s + sending_s
+        session.enter(Phase.TRANSFER, self._queue.now_s)
         self._pulling[session] = None
         session.pull_id += 1
         self.tally.transfer_s += transfer.latency_s + sending_s

@@ -112,7 +112,7 @@ class Pipeline:
         self._record(Happening.BATCH_BEGAN, batch=index, version=self.version)
         self._cluster.happen(Event(kind=EventKind.BATCH_STARTED))
         for trajectory in trajectories:
-            session = Session(self._next_session, trajectory)
+            session = Session(self._next_session, trajectory, batch=index)
             self._next_session += 1
             self._batch_of[session.index] = batch
             self._pool.start(session)

@@ -8,16 +8,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Protocol
 
 from pearl.core.cluster import Role
+from pearl.core.telemetry import Life
 from pearl.core.workload import Routing
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
-from pearl.sim.session import Session
+from pearl.sim.session import Phase, Session
 from pearl.sim.tally import Tally
-from pearl.sim.telemetry import Life, Stage, TurnSample
+from pearl.sim.telemetry import life_of
 
 _LOAD = attrgetter("load")
+
+
+class TurnObserver(Protocol):
+    """Who wants to know of turns."""
+
+    def turn_asked(self, session: Session) -> None:
+        """A turn begins: its prompt is there, nothing has served it yet."""
+        ...
+
+    def turn_done(self, engine: Engine, session: Session) -> None:
+        """A turn's last token is out."""
+        ...
 
 
 class Pool:
@@ -34,7 +48,7 @@ class Pool:
         routing: Routing,
         done: Callable[[Session], None],
         tally: Tally | None = None,
-        turn_ended: Callable[[TurnSample], None] | None = None,
+        observer: TurnObserver | None = None,
     ) -> None:
         self.live: dict[Session, None] = {}
         """Sessions that have begun and not ended."""
@@ -42,7 +56,7 @@ class Pool:
         self._queue = queue
         self._routing = routing
         self._done = done
-        self._turn_ended = turn_ended
+        self._observer = observer
         self._engines: dict[Role, list[Engine]] = {role: [] for role in Role}
         self._entries: list[Engine] = []
         self._decoders: list[Engine] = []
@@ -81,15 +95,16 @@ class Pool:
         for session in given_up.held:
             self._forget_hand_over(session, engine)
         for session in (*given_up.interrupted, *given_up.held):
-            session.interruptions += 1
             session.recomputing = True
             session.source = None
             self.tally.interruptions += 1
+            session.enter(Phase.QUEUE, self._queue.now_s)
             self._enter(session)
         for session in given_up.queued:
             self._enter(session)
         for session in given_up.handed:
             if session.source is not None:
+                session.enter(Phase.QUEUE, self._queue.now_s)
                 self._hand_over(session, session.source)
 
     def rebalance(self) -> None:
@@ -115,12 +130,8 @@ class Pool:
     def lives(self) -> Iterator[Life]:
         """Where every live session stands, oldest first."""
         for session in self.live:
-            stage, context = Stage.QUEUED, session.context_tokens
-            if session in self._outside:
-                stage = Stage.ENVIRONMENT
-            elif session.server is not None:
-                stage, context = session.server.life(session)
-            yield Life(trajectory=session.index, turn=session.turn, stage=stage, context_tokens=context)
+            ahead = session.server.tokens_ahead(session) if session.server is not None else 0
+            yield life_of(session, now_s=self._queue.now_s, tokens_ahead=ahead)
 
     def _sort_by_use(self) -> None:
         """Colocated engines decode what prefill engines hand over while no decode engine serves."""
@@ -145,17 +156,17 @@ class Pool:
         """Hand the session over to a decode engine."""
         self._hand_over(session, engine)
 
-    def turn_done(self, session: Session) -> None:
+    def turn_done(self, engine: Engine, session: Session) -> None:
         """To the environment, or out."""
-        if self._turn_ended is not None:
-            self._turn_ended(_sample(session, self._queue.now_s))
+        if self._observer is not None:
+            self._observer.turn_done(engine, session)
         if session.last_turn:
             _leave_home(session)
             _leave_decode_home(session)
             del self.live[session]
             self._done(session)
             return
-        environment_s = session.trajectory[session.turn].environment_s
+        environment_s = session.current_turn.environment_s
         if environment_s > 0:
             self._outside[session] = None
             self._queue.at(self._queue.now_s + environment_s, ARRIVAL, self._come_back, session)
@@ -167,7 +178,9 @@ class Pool:
         self._begin_turn(session)
 
     def _begin_turn(self, session: Session) -> None:
-        session.begin_turn()
+        session.begin_turn(self._queue.now_s)
+        if self._observer is not None:
+            self._observer.turn_asked(session)
         self._enter(session)
 
     def _enter(self, session: Session) -> None:
@@ -199,20 +212,6 @@ class Pool:
                 session.decode_home = min(self._decoders, key=_LOAD)
                 session.decode_home.load += 1
             session.decode_home.submit(session, source=holder)
-
-
-def _sample(session: Session, now_s: float) -> TurnSample:
-    turn = session.trajectory[session.turn]
-    return TurnSample(
-        at_s=now_s,
-        trajectory=session.index,
-        turn=session.turn,
-        new_prompt_tokens=turn.new_prompt_tokens,
-        output_tokens=turn.output_tokens,
-        environment_s=session.trajectory[session.turn - 1].environment_s if session.turn else None,
-        context_tokens=session.context_tokens,
-        last=session.last_turn,
-    )
 
 
 def _leave_home(session: Session) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
 from pearl.core.cluster import ClusterState, Role, Status, Zone
 from pearl.core.engine import EngineProfile, TransitionCosts
 from pearl.core.event import Event
+from pearl.core.telemetry import Life, Telemetry, TransitionRecord
 from pearl.core.workload import Workload
 from pearl.errors import UsageError
 from pearl.sim.cluster import SimCluster
@@ -21,7 +22,7 @@ from pearl.sim.pipeline import Batch, Pipeline, TrainingCost
 from pearl.sim.pool import Pool
 from pearl.sim.session import Session
 from pearl.sim.tally import Tally
-from pearl.sim.telemetry import Life, TurnSample
+from pearl.sim.telemetry import TurnReporter
 from pearl.sim.trajectories import Trajectory, sample
 from pearl.sim.usage import UsageKey
 
@@ -89,7 +90,7 @@ class Rollout:
 
     `listener` hears of every event after the cluster has applied it; a scheduler answers with steps through
     `executor`. Without one, the cluster keeps its roles, and loses or returns workers at their deadlines.
-    `turn_ended` hears of every turn, for a tracker to learn from.
+    `telemetry` gets the records that a live rollout would send, for trackers to learn from.
     """
 
     def __init__(
@@ -102,15 +103,20 @@ class Rollout:
         training: TrainingCost,
         draw: Draw,
         listener: Callable[[Event], None] | None = None,
-        turn_ended: Callable[[TurnSample], None] | None = None,
+        telemetry: Callable[[Telemetry], None] | None = None,
         max_batches: int | None = None,
     ) -> None:
         _check_memory(workload, engine)
         self._gpus_per_worker = engine.tensor_parallel
         self._queue = EventQueue()
         self._tally = Tally()
+        self._telemetry = telemetry
         self._pool = Pool(
-            queue=self._queue, routing=workload.routing, done=self._ended, tally=self._tally, turn_ended=turn_ended
+            queue=self._queue,
+            routing=workload.routing,
+            done=self._ended,
+            tally=self._tally,
+            observer=TurnReporter(send=telemetry, queue=self._queue, version=self._version) if telemetry else None,
         )
         self.cluster = SimCluster(
             state=state,
@@ -119,6 +125,7 @@ class Rollout:
             pool=self._pool,
             queue=self._queue,
             listener=listener or _ignore,
+            telemetry=self._transition if telemetry else None,
         )
         self.executor = SimExecutor(self.cluster)
         self.clock = SimClock(self._queue)
@@ -160,6 +167,13 @@ class Rollout:
             tally=self._tally,
             log=tuple(self.cluster.log),
         )
+
+    def _transition(self, record: TransitionRecord) -> None:
+        if self._telemetry is not None:
+            self._telemetry(replace(record, step=max(0, len(self._pipeline.batches) - 1)))
+
+    def _version(self) -> int:
+        return self._pipeline.version
 
     def _ended(self, session: Session) -> None:
         self._pipeline.ended(session)

@@ -9,6 +9,7 @@ from typing import assert_never
 from pearl.core.cluster import Role, Status, Worker
 from pearl.core.engine import TransitionCosts
 from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
+from pearl.core.telemetry import TransitionKind
 from pearl.sim.engine import Engine
 
 
@@ -23,6 +24,8 @@ class Seat:
     """The engine that serves or drains."""
     step: Step | None = None
     """The step under way."""
+    began_s: float = 0.0
+    """When it began."""
     awaited: bool = False
     """Whether the program waits for it."""
     next: deque[Step] = field(default_factory=deque)
@@ -56,6 +59,30 @@ def duration_s(step: Step, costs: TransitionCosts) -> float:
             return costs.admit_s
         case Stop():
             return costs.stop_s
+    assert_never(step)
+
+
+def transition_of(step: Step) -> TransitionKind:
+    """What a step's duration is a sample of."""
+    match step:
+        case Drain():
+            return TransitionKind.DRAIN
+        case ChangeRole():
+            return TransitionKind.CHANGE_ROLE
+        case Activate():
+            return TransitionKind.ACTIVATE
+        case Borrow():
+            return TransitionKind.BORROW
+        case Deactivate():
+            return TransitionKind.DEACTIVATE
+        case Return():
+            return TransitionKind.RETURN
+        case Start():
+            return TransitionKind.START
+        case AdmitGroup():
+            return TransitionKind.ADMIT
+        case Stop():
+            return TransitionKind.STOP
     assert_never(step)
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from pearl.sim.trajectories import Trajectory
+from pearl.sim.trajectories import Trajectory, Turn
 
 if TYPE_CHECKING:
     from pearl.sim.engine import Engine
+
+
+class Phase(IntEnum):
+    """What a session's turn is going through; indexes `Session.spent_s`."""
+
+    QUEUE = 0
+    """Waiting for an engine or for memory."""
+    PREFILL = 1
+    TRANSFER = 2
+    DECODE = 3
+    OUTSIDE = 4
 
 
 class Session:
@@ -19,24 +31,30 @@ class Session:
     """
 
     __slots__ = (
+        "batch",
+        "cached_tokens",
         "context_tokens",
         "decode_home",
         "home",
         "index",
-        "interruptions",
         "joined_step",
+        "phase",
+        "phase_since_s",
         "prefilled_tokens",
         "pull_id",
         "recomputing",
         "remaining_tokens",
         "server",
         "source",
+        "spent_s",
         "trajectory",
         "turn",
     )
 
-    def __init__(self, index: int, trajectory: Trajectory) -> None:
+    def __init__(self, index: int, trajectory: Trajectory, *, batch: int = 0) -> None:
         self.index = index
+        self.batch = batch
+        """Index of the batch that the trajectory belongs to."""
         self.trajectory = trajectory
         self.turn = -1
         """Index of the current turn; -1 before the first."""
@@ -45,6 +63,8 @@ class Session:
         """Output tokens left in this turn."""
         self.prefilled_tokens = 0
         """Of the context, those whose KV is there: hit or computed."""
+        self.cached_tokens = 0
+        """Of this turn's prompt, those that the prefix cache held when it was first prefilled."""
         self.recomputing = False
         """Whether this prefill repeats work that was lost."""
         self.joined_step = 0
@@ -57,15 +77,32 @@ class Session:
         """Prefill engine that holds the KV which `server` is to pull."""
         self.pull_id = 0
         """Tells the pull under way from one that was called off."""
-        self.interruptions = 0
+        self.phase = Phase.OUTSIDE
+        self.phase_since_s = 0.0
+        self.spent_s = [0.0] * len(Phase)
+        """Seconds of this turn in each phase that is over."""
 
-    def begin_turn(self) -> None:
+    def begin_turn(self, now_s: float) -> None:
         """Append the next turn's prompt."""
+        self.phase = Phase.QUEUE
+        self.phase_since_s = now_s
+        self.spent_s = [0.0] * len(Phase)
         self.turn += 1
-        turn = self.trajectory[self.turn]
+        turn = self.current_turn
         self.context_tokens += turn.new_prompt_tokens
         self.remaining_tokens = turn.output_tokens
         self.recomputing = False
+
+    def enter(self, phase: Phase, now_s: float) -> None:
+        """The turn goes on to another phase."""
+        self.spent_s[self.phase] += now_s - self.phase_since_s
+        self.phase = phase
+        self.phase_since_s = now_s
+
+    @property
+    def current_turn(self) -> Turn:
+        """The turn under way, or the last one while outside."""
+        return self.trajectory[self.turn]
 
     @property
     def last_turn(self) -> bool:

@@ -1,45 +1,89 @@
-"""What a running rollout lets its observers see: turns as they end, and where every trajectory stands."""
+"""What a simulated rollout reports: the telemetry that a live one would send."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from pearl.core.telemetry import ArrivalRecord, Life, Stage, Telemetry, TurnRecord
+from pearl.sim.events import EventQueue
+from pearl.sim.session import Phase, Session
+
+if TYPE_CHECKING:
+    from pearl.sim.engine import Engine
 
 
-class Stage(StrEnum):
-    """Where a trajectory's current turn is."""
+class TurnReporter:
+    """Sends a record when a turn is asked for, and one when it is done."""
 
-    QUEUED = "queued"
-    """Waiting for an engine, for memory, or for KV to arrive."""
-    PREFILL = "prefill"
-    DECODE = "decode"
-    ENVIRONMENT = "environment"
+    def __init__(self, *, send: Callable[[Telemetry], None], queue: EventQueue, version: Callable[[], int]) -> None:
+        self._send = send
+        self._queue = queue
+        self._version = version
+
+    def turn_asked(self, session: Session) -> None:
+        """Offered load."""
+        self._send(
+            ArrivalRecord(
+                trajectory=str(session.index),
+                turn=session.turn,
+                new_prompt_tokens=session.current_turn.new_prompt_tokens,
+                at_s=self._queue.now_s,
+                step=session.batch,
+            )
+        )
+
+    def turn_done(self, engine: Engine, session: Session) -> None:
+        """Work done; times of an interrupted turn are summed over its attempts."""
+        turn, before = session.current_turn, session.trajectory[session.turn - 1]
+        self._send(
+            TurnRecord(
+                trajectory=str(session.index),
+                turn=session.turn,
+                worker=engine.name,
+                role=engine.role,
+                new_prompt_tokens=turn.new_prompt_tokens,
+                prompt_tokens=session.context_tokens - turn.output_tokens,
+                cached_tokens=session.cached_tokens,
+                output_tokens=turn.output_tokens,
+                prefill_s=session.spent_s[Phase.PREFILL],
+                decode_s=session.spent_s[Phase.DECODE],
+                queue_s=session.spent_s[Phase.QUEUE],
+                transfer_s=session.spent_s[Phase.TRANSFER],
+                at_s=self._queue.now_s,
+                environment_s=before.environment_s if session.turn else None,
+                last=session.last_turn,
+                weight_version=self._version(),
+                step=session.batch,
+            )
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSample:
-    """A turn whose last token is out: what the Runtime Tracker learns the workload from."""
+def life_of(session: Session, *, now_s: float, tokens_ahead: int) -> Life:
+    """Where a session stands; `tokens_ahead` are out and not in its own counts yet."""
+    stage = _stage(session.phase)
+    turn = session.current_turn
+    queued_for_prefill = stage is Stage.QUEUED and session.source is None
+    left = session.context_tokens - session.prefilled_tokens if stage is Stage.PREFILL else 0
+    return Life(
+        trajectory=str(session.index),
+        turn=session.turn,
+        stage=stage,
+        context_tokens=session.context_tokens + tokens_ahead,
+        prompt_left_tokens=turn.new_prompt_tokens if queued_for_prefill else left,
+        output_tokens=turn.output_tokens - session.remaining_tokens + tokens_ahead,
+        stage_s=now_s - session.phase_since_s,
+    )
 
-    at_s: float
-    trajectory: int
-    turn: int
-    """Index, from 0."""
-    new_prompt_tokens: int
-    output_tokens: int
-    environment_s: float | None
-    """Time in the environment before this turn; None for the first turn."""
-    context_tokens: int
-    last: bool
-    """Whether the trajectory ends with it."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
-    """Where one live trajectory stands: what a life-cycle forecast reads. What is still to come is not in it."""
-
-    trajectory: int
-    turn: int
-    """Index of the current turn, or of the last one while in the environment."""
-    stage: Stage
-    context_tokens: int
-    """Prompts, observations and output so far."""
+def _stage(phase: Phase) -> Stage:
+    match phase:
+        case Phase.QUEUE | Phase.TRANSFER:
+            return Stage.QUEUED
+        case Phase.PREFILL:
+            return Stage.PREFILL
+        case Phase.DECODE:
+            return Stage.DECODE
+        case Phase.OUTSIDE:
+            return Stage.ENVIRONMENT
+    assert_never(phase)

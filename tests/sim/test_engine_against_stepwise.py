@@ -22,12 +22,12 @@ def assert_agree(batch, profile, counts: Counts) -> None:
 
 
 @given(batch=batches, profile=tight_profiles, workers=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_colocated(batch, profile, workers):
     assert_agree(batch, profile, Counts(colocated=workers))
 
 
 @given(batch=batches, profile=tight_profiles)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_disaggregated(batch, profile):
     assert_agree(batch, profile, Counts(prefill=1, decode=1))

@@ -136,8 +136,8 @@ def test_a_context_beyond_any_memory_is_refused():
 
 
 def test_nothing_is_lost_over_random_schedules():
-    results = [assert_nothing_lost(seed) for seed in range(40)]
-    assert sum(result.tally.interruptions for result in results) > 40
+    results = [assert_nothing_lost(seed) for seed in range(25)]
+    assert sum(result.tally.interruptions for result in results) > 25
 
 
 @pytest.mark.slow
