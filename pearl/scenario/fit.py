@@ -170,22 +170,29 @@ def _fit_decode_form(table: StepTimes, shape: ModelShape, form: SaturationForm |
     return DecodeCost(c0_s=c0, c1_s=c1, c2_s=c2, saturation=saturation)
 
 
-def fit_relative(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Non-negative coefficients (one per column, `DIGITS` significant) that minimise the mean relative error."""
+def fit_relative(
+    columns: Sequence[Sequence[float]], seconds: Sequence[float], importance: Sequence[float] | None = None
+) -> list[float]:
+    """Non-negative coefficients (one per column, `DIGITS` significant) that minimise the mean relative error.
+
+    `importance` weighs the rows' errors in that mean; None weighs them alike.
+    """
     import numpy as np
 
     matrix = np.asarray(columns, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
     scale = matrix.max(axis=0)
+    scale[scale == 0] = 1.0
     matrix = matrix / scale
     target = np.ones(len(matrix))
-    weights = target
+    share = target if importance is None else np.sqrt(np.asarray(importance, dtype=float))
+    weights = share
     solution = np.zeros(matrix.shape[1])
     for _ in range(MAX_ROUNDS):
         before, solution = solution, _non_negative(matrix * weights[:, None], target * weights)
         if np.abs(solution - before).max() <= SETTLED * solution.max():
             break
         residual = np.abs(matrix @ solution - target)
-        weights = 1 / np.sqrt(np.maximum(residual, RESIDUAL_FLOOR))
+        weights = share / np.sqrt(np.maximum(residual, RESIDUAL_FLOOR))
     return [_rounded(float(x)) for x in solution / scale]
 
 
