@@ -16,8 +16,9 @@ from pearl.core.cluster import Role
 from pearl.core.engine import EngineProfile
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
 from pearl.sim.kvcache import KvCache, kv_capacity
+from pearl.sim.link import KvLink
 from pearl.sim.session import Evacuated, Phase, Session
-from pearl.sim.stretch import Stretch
+from pearl.sim.stretch import Stretch, step_parts_s
 from pearl.sim.tally import Tally
 
 
@@ -55,8 +56,7 @@ class Engine:
         """Whether turns may be sent here; the pool keeps it."""
         self.load = 0
         """Live sessions that call this engine home; the pool keeps it."""
-        self.link_free_s = 0.0
-        """When the outgoing KV link has sent what it was asked to."""
+        self.link = KvLink(profile.transfer)
         self._queue = queue
         self._hooks = hooks
         self._waiting: deque[Session] = deque()
@@ -273,19 +273,11 @@ class Engine:
     # -- steps: what one did ---------------------------------------------------------------------------------------
 
     def _mixed_step_s(self) -> float:
-        """Time of a step with prefill chunks, by the profile: p0 once, and the surcharge if it decodes too."""
-        cost = self.profile.prefill
-        prefill_s = cost.p0_s
-        for session, n in self._chunks:
-            prefill_s += cost.p1_s * n + cost.p2_s * (n * n + 2 * n * session.prefilled_tokens)
+        """Time of a step with prefill chunks."""
         batch = len(self._running)
-        if not batch:
-            self._parts_s = (prefill_s, 0.0)
-            return prefill_s
-        factor = self.profile.mixed_step_factor
-        decode_s = self.profile.decode.seconds(batch, self._running_kv_tokens + batch)
-        self._parts_s = (factor * prefill_s, factor * decode_s)
-        return factor * (prefill_s + decode_s)
+        chunks = [(tokens, session.prefilled_tokens) for session, tokens in self._chunks]
+        self._parts_s = step_parts_s(self.profile, chunks, batch, self._running_kv_tokens + batch)
+        return sum(self._parts_s)
 
     def _end_step(self, plan_id: int) -> None:
         if plan_id != self._plan_id:
@@ -385,17 +377,14 @@ class Engine:
     # -- KV hand-over ----------------------------------------------------------------------------------------------
 
     def _pull(self, session: Session, source: Engine, tokens: int) -> None:
-        """Pull the missing KV; the source's link sends one cache at a time, latencies overlap."""
-        transfer = self.profile.transfer
-        sending_s = transfer.seconds(tokens) - transfer.latency_s
-        start_s = max(self._queue.now_s, source.link_free_s)
-        source.link_free_s = start_s + sending_s
+        """Pull the missing KV from its source."""
         session.enter(Phase.TRANSFER, self._queue.now_s)
         self._pulling[session] = None
         session.pull_id += 1
-        self.tally.transfer_s += transfer.latency_s + sending_s
+        self.tally.transfer_s += self.profile.transfer.seconds(tokens)
         self.tally.transferred_tokens += tokens
-        self._queue.at(source.link_free_s + transfer.latency_s, ARRIVAL, self._pulled, (session, session.pull_id))
+        arrives_s = source.link.send(tokens, self._queue.now_s)
+        self._queue.at(arrives_s, ARRIVAL, self._pulled, (session, session.pull_id))
 
     def _pulled(self, pull: tuple[Session, int]) -> None:
         session, pull_id = pull

@@ -1,11 +1,15 @@
-"""Decode steps in one go: contexts grow by one token a step, so that step times form an arithmetic series."""
+"""Step times: of single steps that prefill, and of many decode steps in one go.
+
+Contexts grow by one token a step, so the times of successive decode steps form an arithmetic series.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pearl.core.engine import DecodeCost
+from pearl.core.engine import DecodeCost, EngineProfile
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,3 +47,20 @@ class Stretch:
         half = self.slope_s / 2
         linear = self.first_s - half
         return 2 * elapsed_s / (linear + math.sqrt(linear * linear + 4 * half * elapsed_s))
+
+
+def step_parts_s(
+    profile: EngineProfile, chunks: Iterable[tuple[int, int]], batch: int, context_tokens: int
+) -> tuple[float, float]:
+    """Prefill and decode part of a step with prefill `chunks`, each (new tokens, tokens before them).
+
+    The parts of the profile, p0 once for all chunks; both times `mixed_step_factor` if `batch` sequences decode too.
+    """
+    cost = profile.prefill
+    prefill_s = cost.p0_s
+    for new, cached in chunks:
+        prefill_s += cost.seconds(new, cached) - cost.p0_s
+    if not batch:
+        return prefill_s, 0.0
+    decode_s = profile.decode.seconds(batch, context_tokens)
+    return profile.mixed_step_factor * prefill_s, profile.mixed_step_factor * decode_s
