@@ -329,7 +329,7 @@ class SimCluster:
     # -- seats -----------------------------------------------------------------------------------------------------
 
     def _seat(self, worker: Worker) -> None:
-        """Take a worker in; one in transition is taken as settled."""
+        """Take a worker in; one in transition is taken as settled, one under notice keeps its deadline."""
         if worker.status is Status.TRANSITIONING:
             role = worker.role if worker.started else Role.INACTIVE
             worker = replace(worker, role=role, status=Status.INACTIVE if role is Role.INACTIVE else Status.ACTIVE)
@@ -337,6 +337,10 @@ class SimCluster:
         self._seats[worker.id] = seat
         self._put(seat, worker)
         self._serve(seat)
+        if worker.must_leave and worker.leave_within_s is not None:
+            kind = EventKind.TRAINING_STARTED if worker.zone is Zone.OVERLAP else EventKind.RECLAIM_NOTICE
+            notice = Event(kind=kind, workers=(worker.id,), within_s=worker.leave_within_s)
+            self._queue.at(self._queue.now_s + worker.leave_within_s, ARRIVAL, self._deadline, notice)
 
     def _put(self, seat: Seat, worker: Worker) -> None:
         seat.worker = worker

@@ -171,6 +171,17 @@ def test_gpus_go_when_their_grace_is_over():
     assert len(bench.finish_s) == 6
 
 
+def test_workers_that_are_under_notice_from_the_start_leave_in_time():
+    leaving = {"must_leave": True, "leave_within_s": 4.0}
+    spot, lent = worker("p", zone=Zone.PREEMPTIBLE, **leaving), worker("o", zone=Zone.OVERLAP, **leaving)
+    bench = Bench(pool_of(worker("a"), spot, lent))
+    bench.run(3.9)
+    assert bench.now("p") == bench.now("o") == (Role.COLOCATED, Status.ACTIVE)
+    bench.run()
+    assert "p" not in bench.cluster.state.by_id
+    assert bench.now("o") == (Role.INACTIVE, Status.INACTIVE)
+
+
 def test_a_newer_plan_drops_what_has_not_begun_and_drained_workers_serve_on():
     bench = Bench(pool_of(worker("a"), worker("b")))
     bench.start(LONG, LONG)
