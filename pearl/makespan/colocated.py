@@ -39,7 +39,7 @@ class ColocatedNetwork:
         self._engine = engine
         self._customers = customers
         self._cache = cache
-        self._work = PrefillWork(engine.prefill, stages, held_tokens=stages.cached_tokens, whole=whole)
+        self._work = PrefillWork(engine, stages, held_tokens=stages.cached_tokens, whole=whole)
         self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
         self._prefix = stages.cached_tokens * context_ratio
         self._sharing = first_step_prompts(stages, engine.chunk_tokens)
@@ -111,10 +111,12 @@ class ColocatedNetwork:
     def _respond_s(self, work: Floats, state: Floats, cycle: Floats, others: Floats, in_step: Floats) -> Floats:
         """From admission to the first token: the step under way, the prefills before it, its own, with decode."""
         respond, decode, _, hit = state
-        other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
+        added = self._work.added_s(hit, work)
+        other = fcfs_other_s(work, added_s=added, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=cycle - respond)
         together = in_step_s(
             work,
+            added,
             others=np.minimum(others, self._most - 1),
             away_s=cycle - respond,
             together=self._sharing,
@@ -133,7 +135,7 @@ class ColocatedNetwork:
         A prefill under way all but halts decode, so decode steps run while none is: the others then decode, wait for
         memory (and their places are taken), or are in the environment.
         """
-        _, decode, admission, _ = state
+        _, decode, admission, hit = state
         others = self._customers - 1
         outside = self._stages.environment_s + admission
         met = np.minimum(others * (decode + admission) / (outside + decode), self._most - 1)
@@ -149,7 +151,8 @@ class ColocatedNetwork:
         inside = np.minimum(others, self._most - 1)
         spread = inside * work / 2
         met_together = inside * decode / (decode + spread)
+        stalled_together = factor * self._work.added_s(hit, work) + (factor - 1) * step
         stalls = inside / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
-        together = tokens * self._step_s(1 + met_together) + stalls * stall
+        together = tokens * self._step_s(1 + met_together) + stalls * stalled_together
         result: Floats = apart + in_step * np.maximum(together - apart, 0.0)
         return result

@@ -55,7 +55,7 @@ class DisaggregatedNetwork:
         self._prompt = stages.cached_tokens + stages.new_tokens
         # Under round robin the cache's own share leaves outputs out; under affinity the last turn's is left out here.
         kept = stages.cached_tokens - stages.previous_output_tokens if whole else stages.cached_tokens
-        self._work = PrefillWork(engine.prefill, stages, held_tokens=np.maximum(kept, 0.0), whole=whole)
+        self._work = PrefillWork(engine, stages, held_tokens=np.maximum(kept, 0.0), whole=whole)
         self._held = np.maximum(stages.running_tokens * context_ratio, 1.0)
         self._prefix = np.maximum(self._prompt * context_ratio, 1.0)
         self._sharing = first_step_prompts(stages, engine.chunk_tokens)
@@ -147,10 +147,11 @@ class DisaggregatedNetwork:
 
     def _respond_s(self, work: Floats, hit: Floats, respond: Floats, away: Floats, in_step: Floats) -> Floats:
         others = self._prefilling - 1
-        other = fcfs_other_s(work, variation=self._work.variation(hit, work), response_s=respond)
+        added = self._work.added_s(hit, work)
+        other = fcfs_other_s(work, added_s=added, variation=self._work.variation(hit, work), response_s=respond)
         queued = shared_s(work, other, others=others, away_s=away)
         together = in_step_s(
-            work, others=others, away_s=away, together=self._sharing, first_turn=self._stages.first_turn
+            work, added, others=others, away_s=away, together=self._sharing, first_turn=self._stages.first_turn
         )
         result: Floats = queued + in_step * (together - queued)
         return result
@@ -159,7 +160,7 @@ class DisaggregatedNetwork:
         """A prefill worker's link sends one cache at a time; latencies overlap."""
         latency = self._engine.transfer.latency_s
         sending = self._sending_s(held)
-        other = fcfs_other_s(sending, variation=np.zeros_like(sending), response_s=transfer - latency)
+        other = fcfs_other_s(sending, added_s=sending, variation=np.zeros_like(sending), response_s=transfer - latency)
         return latency + shared_s(sending, other, others=self._prefilling - 1, away_s=away + latency)
 
     def _decode_s(self, work: Floats, state: Floats, cycle: Floats, in_step: Floats) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pearl.core.engine import PrefillCost
+from pearl.core.engine import EngineProfile, PrefillCost
 from pearl.makespan.costs import prefill_s
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
@@ -25,14 +25,15 @@ def shared_s(alone_s: Floats, other_s: Floats, *, others: Floats, away_s: Floats
     return result
 
 
-def fcfs_other_s(work_s: Floats, *, variation: Floats, response_s: Floats) -> Floats:
+def fcfs_other_s(work_s: Floats, *, added_s: Floats, variation: Floats, response_s: Floats) -> Floats:
     """What each other customer adds at a first-come-first-served station with general service times.
 
-    One that waits adds its whole work, the one being served its residual E[s²]/(2·E[s]); of those present the share
+    One that waits adds `added_s`, the one being served its residual E[s²]/(2·E[s]); of those present the share
     work/response is being served. `variation` is the squared coefficient of variation of the work.
     """
     served = np.minimum(work_s / np.maximum(response_s, 1e-12), 1.0)
-    result: Floats = work_s * (1 - served * (1 - np.minimum(variation, 1.0)) / 2)
+    residual = work_s * (1 + np.minimum(variation, 1.0)) / 2
+    result: Floats = added_s + served * (residual - added_s)
     return result
 
 
@@ -41,14 +42,16 @@ def first_step_prompts(stages: Stages, chunk_tokens: int) -> float:
     return max(chunk_tokens / max(float(stages.new_tokens[0, 0]), 1.0), 1.0)
 
 
-def in_step_s(work_s: Floats, *, others: Floats, away_s: Floats, together: float, first_turn: Floats) -> Floats:
-    """Response time of a serial station to trajectories that move in step.
+def in_step_s(
+    work_s: Floats, added_s: Floats, *, others: Floats, away_s: Floats, together: float, first_turn: Floats
+) -> Floats:
+    """Response time of a serial station to trajectories that move in step; each other one adds `added_s`.
 
     At the start all arrive at once, and wait for half of the others on average. Their departures are then spaced by the
     service, so that later they meet only the `together` that shared one step, or else the backlog of a full cycle.
     """
-    burst = work_s * (1 + others / 2)
-    spaced = np.maximum(work_s * np.minimum(together, 1 + others), work_s * (1 + others) - away_s)
+    burst = work_s + added_s * others / 2
+    spaced = work_s + np.maximum(added_s * np.minimum(together - 1, others), added_s * others - away_s)
     return np.where(first_turn > 0, spaced, burst)
 
 
@@ -79,9 +82,11 @@ def prompt_variance_s2(stages: Stages, cost: PrefillCost) -> Floats:
 class PrefillWork:
     """Seconds of prefill in a mean turn of each stage, by how much of its prefix is found."""
 
-    def __init__(self, cost: PrefillCost, stages: Stages, *, held_tokens: Floats, whole: bool) -> None:
+    def __init__(self, engine: EngineProfile, stages: Stages, *, held_tokens: Floats, whole: bool) -> None:
         """`held_tokens`: prefix that can be found at most; `whole`: it is found whole or not at all (affinity)."""
+        cost = engine.prefill
         self._cost = cost
+        self._chunk = engine.chunk_tokens
         self._held = held_tokens
         self._prompt = stages.cached_tokens + stages.new_tokens
         self._whole = whole
@@ -96,6 +101,12 @@ class PrefillWork:
             return result
         found = hit * self._held
         return prefill_s(self._cost, self._prompt - found, found)
+
+    def added_s(self, hit: Floats, mean_s: Floats) -> Floats:
+        """What the work adds to a step that others share: as far as they fit into one chunk, p0 is paid once."""
+        tokens = np.maximum(self._prompt - hit * self._held, 1.0)
+        result: Floats = mean_s - self._cost.p0_s * np.maximum(1 - tokens / self._chunk, 0.0)
+        return result
 
     def variation(self, hit: Floats, mean_s: Floats) -> Floats:
         """Squared coefficient of variation of the work."""

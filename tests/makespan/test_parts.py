@@ -57,9 +57,11 @@ def test_the_shared_station_solves_its_equation(alone: float, other: float, othe
 
 
 def test_a_served_customer_adds_its_residual():
-    adds = fcfs_other_s(at(2.0), variation=at(0.0), response_s=at(2.0))[0]
+    adds = fcfs_other_s(at(2.0), added_s=at(2.0), variation=at(0.0), response_s=at(2.0))[0]
     assert adds == pytest.approx(1.0), "constant service, always in service: half of it remains on average"
-    assert fcfs_other_s(at(2.0), variation=at(1.0), response_s=at(2.0))[0] == pytest.approx(2.0), "memoryless"
+    assert fcfs_other_s(at(2.0), added_s=at(2.0), variation=at(1.0), response_s=at(2.0))[0] == pytest.approx(2.0), (
+        "memoryless"
+    )
 
 
 def test_exponential_idle_times_hit_as_far_as_memory_reaches():
