@@ -1,0 +1,261 @@
+"""The journal: accepted requests, their tokens so far, how each ended, and the pool, in one SQLite file.
+
+Writes are grouped: whatever arrives while one transaction commits goes into the next, on a thread of the journal's
+own. An entry's callback runs once it is committed, so nothing need be shown to a client before it would survive. WAL
+with `synchronous=NORMAL` survives the death of the process at any moment; a power failure may cost the last entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, assert_never
+
+from pearl.errors import PearlError
+
+SCHEMA_VERSION = 1
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE requests (
+    id TEXT PRIMARY KEY, call TEXT NOT NULL, accepted_unix_s REAL NOT NULL, ending TEXT, ended_unix_s REAL
+) WITHOUT ROWID;
+CREATE INDEX unfinished ON requests (accepted_unix_s) WHERE ending IS NULL;
+CREATE INDEX finished ON requests (ended_unix_s) WHERE ending IS NOT NULL;
+CREATE TABLE segments (
+    request TEXT NOT NULL, start INTEGER NOT NULL, token_ids TEXT NOT NULL, logprobs TEXT NOT NULL,
+    weight_version INTEGER NOT NULL, PRIMARY KEY (request, start)
+) WITHOUT ROWID;
+CREATE TABLE pool (one INTEGER PRIMARY KEY CHECK (one = 1), document TEXT NOT NULL);
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+
+class JournalError(PearlError):
+    """The journal cannot be opened, read or written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """A request was accepted; `call` is its JSON. Accepting an id twice keeps the first."""
+
+    id: str
+    call: str
+    accepted_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """A request got tokens, from index `start` on."""
+
+    id: str
+    start: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A request ended; `ending` is JSON that says how. Only the first end counts."""
+
+    id: str
+    ending: str
+    ended_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPool:
+    """The pool changed to `document`, JSON."""
+
+    document: str
+
+
+Entry = Accept | Append | End | SetPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """All that is known of a request."""
+
+    id: str
+    call: str
+    accepted_unix_s: float
+    ending: str | None
+    segments: tuple[Append, ...] = ()
+
+
+class Store:
+    """The SQLite file; synchronous, and used by one thread at a time. One process owns it until it ends."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or create the file, or a store in memory for None. Raises `JournalError`."""
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None, check_same_thread=False)
+            self._db.executescript("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+            self._db.execute("BEGIN EXCLUSIVE")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            self._db.execute("COMMIT")
+            if version == 0:
+                self._db.executescript(_SCHEMA)
+        except sqlite3.Error as e:
+            hint = "does another router use it?" if "locked" in str(e) else "check the path, or give a new one"
+            raise JournalError(f"cannot open the journal {path}: {e} ({hint})") from None
+        if version not in (0, SCHEMA_VERSION):
+            self._db.close()
+            raise JournalError(f"journal {path} has schema {version}, this version reads {SCHEMA_VERSION}")
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Commit all entries, or none."""
+        try:
+            self._db.execute("BEGIN")
+            try:
+                for entry in entries:
+                    self._write(entry)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, OverflowError) as e:
+            raise JournalError(f"cannot write the journal {self.path}: {e}") from e
+
+    def _write(self, entry: Entry) -> None:
+        match entry:
+            case Append():
+                row = (entry.id, entry.start, _json(entry.token_ids), _json(entry.logprobs), entry.weight_version)
+                self._db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", row)
+            case Accept():
+                values = (entry.id, entry.call, entry.accepted_unix_s)
+                self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?, ?, NULL, NULL)", values)
+            case End():
+                change = "UPDATE requests SET ending = ?, ended_unix_s = ? WHERE id = ? AND ending IS NULL"
+                self._db.execute(change, (entry.ending, entry.ended_unix_s, entry.id))
+            case SetPool():
+                self._db.execute("INSERT OR REPLACE INTO pool VALUES (1, ?)", (entry.document,))
+            case _:
+                assert_never(entry)
+
+    def find(self, request: str) -> Record | None:
+        """The record of a request, with its tokens."""
+        rows = self._read("SELECT id, call, accepted_unix_s, ending FROM requests WHERE id = ?", request)
+        return self._record(rows[0]) if rows else None
+
+    def unfinished(self) -> list[Record]:
+        """Records of the requests that did not end, in order of acceptance."""
+        query = (
+            "SELECT id, call, accepted_unix_s, ending FROM requests WHERE ending IS NULL ORDER BY accepted_unix_s, id"
+        )
+        return [self._record(row) for row in self._read(query)]
+
+    def pool(self) -> str | None:
+        """The pool document last set."""
+        rows = self._read("SELECT document FROM pool")
+        return str(rows[0][0]) if rows else None
+
+    def prune(self, *, ended_before_unix_s: float) -> None:
+        """Forget requests that ended earlier."""
+        old = "SELECT id FROM requests WHERE ending IS NOT NULL AND ended_unix_s < ?"
+        try:
+            self._db.execute("BEGIN")
+            self._db.execute(f"DELETE FROM segments WHERE request IN ({old})", (ended_before_unix_s,))
+            self._db.execute(
+                "DELETE FROM requests WHERE ending IS NOT NULL AND ended_unix_s < ?", (ended_before_unix_s,)
+            )
+            self._db.execute("COMMIT")
+        except sqlite3.Error as e:
+            raise JournalError(f"cannot write the journal {self.path}: {e}") from e
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def _record(self, row: Sequence[Any]) -> Record:
+        query = "SELECT start, token_ids, logprobs, weight_version FROM segments WHERE request = ? ORDER BY start"
+        segments = tuple(
+            Append(
+                id=row[0],
+                start=start,
+                token_ids=tuple(json.loads(token_ids)),
+                logprobs=tuple(json.loads(logprobs)),
+                weight_version=version,
+            )
+            for start, token_ids, logprobs, version in self._read(query, row[0])
+        )
+        return Record(id=row[0], call=row[1], accepted_unix_s=row[2], ending=row[3], segments=segments)
+
+    def _read(self, query: str, *values: object) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise JournalError(f"cannot read the journal {self.path}: {e}") from e
+
+
+def _json(values: Sequence[float]) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class Journal:
+    """Grouped, ordered writes to a store, on an event loop."""
+
+    store: Store
+    failure: JournalError | None = None
+    """Set once a write failed: nothing may be accepted any more, since it would not survive."""
+    _entries: list[Entry] = field(default_factory=list)
+    _callbacks: list[Callable[[], None]] = field(default_factory=list)
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+    )
+    _commit: asyncio.Task[None] | None = None
+
+    def add(self, entry: Entry, on_commit: Callable[[], None] | None = None) -> None:
+        """Write `entry` after all earlier ones, and call back once it is committed; never, where the write fails."""
+        self._entries.append(entry)
+        if on_commit:
+            self._callbacks.append(on_commit)
+        if self._commit is None and self.failure is None:
+            self._commit = asyncio.get_running_loop().create_task(self._commit_all())
+
+    async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._entries:
+                entries, self._entries = self._entries, []
+                callbacks, self._callbacks = self._callbacks, []
+                await loop.run_in_executor(self._thread, self.store.write, entries)
+                for callback in callbacks:
+                    callback()
+        except JournalError as e:
+            self.failure = e
+        finally:
+            self._commit = None
+
+    async def flush(self) -> None:
+        """Wait until everything added so far is committed. Raises `JournalError` where it cannot be."""
+        while self._commit is not None:
+            await asyncio.shield(self._commit)
+        if self.failure:
+            raise self.failure
+
+    async def find(self, request: str) -> Record | None:
+        """The record of a request, as committed so far."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.store.find, request)
+
+    async def prune(self, *, ended_before_unix_s: float) -> None:
+        """Forget requests that ended earlier."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, lambda: self.store.prune(ended_before_unix_s=ended_before_unix_s))
+
+    async def aclose(self) -> None:
+        """Commit what is left and release the file."""
+        try:
+            await self.flush()
+        finally:
+            self._thread.shutdown()
+            self.store.close()

@@ -1,0 +1,257 @@
+"""HTTP in front of the router (aiohttp): routes, authentication, deadlines, streams, and start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pearl.errors import InputError, UsageError
+from pearl.live.journal import JournalError
+from pearl.live.protocol import EngineFactory, Tokenizer
+from pearl.live.router.answer import AnswerStream, error_body, refused, whole_answer
+from pearl.live.router.call import Delivery, Kind, RefusedError, read_call, read_deadline_s, read_json, refuse_faults
+from pearl.live.router.config import RouterConfig
+from pearl.live.router.log import log
+from pearl.live.router.pool import StalePoolError
+from pearl.live.router.pool_wire import pool_from_json, pool_to_json
+from pearl.live.router.service import Router
+from pearl.live.router.ticket import Ticket
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BACKLOG = 4096
+"""Connections that the system may hold before they are taken up: a rollout opens all its sessions at once."""
+LAST_WRITE_S = 1.0
+"""How long a client that stopped reading may hold up the last event."""
+
+
+class DrainBody(BaseModel):
+    """Body of `POST /pearl/v1/drain`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    worker: str
+    deadline_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Server:
+    """The routes of one router."""
+
+    def __init__(self, router: Router, tokenizer: Tokenizer | None) -> None:
+        self._router = router
+        self._config = router.config
+        self._tokenizer = tokenizer
+
+    def application(self) -> web.Application:
+        """The application, to be run by aiohttp."""
+        app = web.Application(client_max_size=self._config.max_body_bytes, middlewares=[self._errors])
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/pearl/v1/pool", self._get_pool)
+        app.router.add_put("/pearl/v1/pool", self._put_pool)
+        app.router.add_post("/pearl/v1/drain", self._drain)
+        return app
+
+    # what clients use
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Kind.COMPLETION)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Kind.CHAT)
+
+    async def _generate(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        deadline_s = read_deadline_s(request.headers, self._config)
+        late = RefusedError(504, "deadline", f"no complete answer within {deadline_s:g} s")
+        until_s = asyncio.get_running_loop().time() + deadline_s
+        try:
+            async with asyncio.timeout_at(until_s):
+                raw = await request.read()
+                call, delivery = read_call(kind, raw, request.headers, config=self._config, tokenizer=self._tokenizer)
+                ticket = await self._router.submit(call, delivery.request_id)
+        except TimeoutError:
+            raise late from None
+        try:
+            if delivery.stream:
+                return await self._stream(request, ticket, delivery, until_s, late)
+            async with asyncio.timeout_at(until_s):
+                await ticket.done()
+        except TimeoutError:
+            raise late from None
+        finally:
+            self._router.leave(ticket)
+        if error := refused(ticket, retry_after_s=self._config.retry_after_s):
+            raise error
+        answer = whole_answer(ticket, model=self._config.model, tokenizer=self._tokenizer)
+        return web.json_response(answer, headers={"X-Request-Id": ticket.id})
+
+    async def _stream(
+        self, request: web.Request, ticket: Ticket, delivery: Delivery, until_s: float, late: RefusedError
+    ) -> web.StreamResponse:
+        """Server-sent events. An answer that cannot be completed ends with an error event, and without `[DONE]`."""
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Request-Id": ticket.id}
+        )
+        try:
+            await response.prepare(request)
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._send_tokens(response, ticket, delivery)
+                error = refused(ticket, retry_after_s=self._config.retry_after_s)
+            except TimeoutError:
+                error = late
+            async with asyncio.timeout(LAST_WRITE_S):
+                await response.write(_event(error_body(error)) if error else b"data: [DONE]\n\n")
+                await response.write_eof()
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _send_tokens(self, response: web.StreamResponse, ticket: Ticket, delivery: Delivery) -> None:
+        answer = AnswerStream(ticket, self._config.model, self._tokenizer)
+        while True:
+            await ticket.more(answer.sent)
+            if ticket.suspended or (ticket.ending and ticket.ending.finish is None):
+                return
+            over = ticket.ending is not None
+            if event := answer.next_event():
+                await response.write(_event(event))
+            if over:
+                break
+        if delivery.usage_at_end:
+            await response.write(_event(answer.usage_event()))
+
+    async def _models(self, _: web.Request) -> web.StreamResponse:
+        model = {"id": self._config.model, "object": "model", "created": 0, "owned_by": "pearl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _health(self, _: web.Request) -> web.StreamResponse:
+        """200 while calls are accepted, workers or not: those wait in the queue."""
+        healthy = self._router.healthy
+        pool = self._router.pool
+        body = {
+            "status": "ok" if healthy else "unavailable",
+            "epoch": pool.epoch,
+            "workers": len(pool.dispatchable),
+            "open_requests": self._router.open_requests,
+        }
+        return web.json_response(body, status=200 if healthy else 503)
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        text = self._router.metrics.text(self._router.gauges())
+        return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    # what the controller uses
+
+    async def _get_pool(self, request: web.Request) -> web.StreamResponse:
+        self._authorise(request)
+        return web.json_response(pool_to_json(self._router.pool))
+
+    async def _put_pool(self, request: web.Request) -> web.StreamResponse:
+        self._authorise(request)
+        try:
+            pool = await self._router.set_pool(pool_from_json(read_json(await request.read())))
+        except StalePoolError as e:
+            raise RefusedError(409, "stale_epoch", str(e)) from None
+        except InputError as e:
+            raise RefusedError(400, "bad_pool", str(e)) from None
+        return web.json_response({"epoch": pool.epoch})
+
+    async def _drain(self, request: web.Request) -> web.StreamResponse:
+        self._authorise(request)
+        try:
+            body = DrainBody.model_validate(read_json(await request.read()))
+        except ValidationError as e:
+            raise refuse_faults(e) from None
+        if body.worker not in self._router.pool.state.by_id:
+            raise RefusedError(404, "unknown_worker", f"no worker {body.worker!r} is in the pool")
+        if body.deadline_s > self._config.max_call_deadline_s:
+            limit = f"{self._config.max_call_deadline_s:g}"
+            raise RefusedError(400, "bad_deadline", f"deadline_s is {body.deadline_s:g}; expected at most {limit}")
+        return web.json_response(asdict(await self._router.drain(body.worker, deadline_s=body.deadline_s)))
+
+    def _authorise(self, request: web.Request) -> None:
+        token = self._config.admin_token
+        if token is None:
+            raise RefusedError(403, "no_admin", "this router was started without an admin token: admin routes are shut")
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise RefusedError(401, "unauthorised", "admin routes need 'Authorization: Bearer <admin token>'")
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every error as JSON, none with a traceback."""
+        try:
+            return await handler(request)
+        except RefusedError as e:
+            error = e
+        except JournalError as e:
+            error = RefusedError(503, "journal", str(e), retry_after_s=self._config.retry_after_s)
+        except web.HTTPException as e:
+            error = RefusedError(e.status, e.reason.lower().replace(" ", "_"), _http_message(e, self._config))
+        except Exception:
+            log("internal_error", level=logging.ERROR, path=request.path, exc_info=True)
+            error = RefusedError(500, "internal_error", "the router failed; its log says where")
+        self._router.metrics.count("pearl_router_requests_refused_total", code=error.code)
+        headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        return web.json_response(error_body(error), status=error.status, headers=headers)
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _http_message(error: web.HTTPException, config: RouterConfig) -> str:
+    if error.status == 413:
+        return f"the body is larger than {config.max_body_bytes} bytes"
+    return error.text or error.reason
+
+
+@asynccontextmanager
+async def running_router(
+    config: RouterConfig, engines: EngineFactory, *, tokenizer: Tokenizer | None = None
+) -> AsyncIterator[tuple[Router, str]]:
+    """A router that serves HTTP, and its base URL; on leaving it stops gracefully.
+
+    Raises `JournalError`, and `UsageError` where the address cannot be bound.
+    """
+    router = Router(config, engines)
+    await router.start()
+    runner = web.AppRunner(Server(router, tokenizer).application(), handler_cancellation=True, access_log=None)
+    try:
+        await runner.setup()
+        site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+        try:
+            await site.start()
+        except OSError as e:
+            raise UsageError(f"router: cannot listen on {config.host}:{config.port}: {e.strerror or e}") from None
+        host, port = runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        yield router, f"http://{shown}:{port}"
+    finally:
+        await router.stop()
+        await runner.cleanup()
+
+
+async def serve(config: RouterConfig, engines: EngineFactory, *, tokenizer: Tokenizer | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; a second signal does not hurry the first."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with running_router(config, engines, tokenizer=tokenizer) as (_, url):
+        log("listening", url=url)
+        await stop.wait()
