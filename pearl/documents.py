@@ -12,13 +12,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pearl.core.source import Span
 from pearl.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 MAX_BYTES = 1 << 20
 """A policy or scenario of a thousand nodes takes 0.1 MiB; past this the file is something else."""
@@ -35,6 +40,47 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 PathKey = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class Part(BaseModel):
+    """Base of every part of a document: strict, frozen, and documented by the strings below its fields.
+
+    Those strings are read from the source when a JSON Schema is asked for, and validators are built at their first use:
+    pydantic's `use_attribute_docstrings` would parse the source of every class at every start.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = handler(schema)
+        properties = handler.resolve_ref_schema(reference)["properties"]
+        for name, text in _attribute_docstrings(cls).items():
+            field = cls.model_fields[name]
+            if text != getattr(field.annotation, "__doc__", None):
+                properties[field.alias or name]["description"] = text
+        return reference
+
+
+def _attribute_docstrings(model: type[Part]) -> dict[str, str]:
+    """The string below each field of a model and of its bases; empty where the source is not at hand."""
+    import ast
+    import inspect
+    from itertools import pairwise
+    from textwrap import dedent
+
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__[: model.__mro__.index(Part)]):
+        try:
+            body = ast.parse(dedent(inspect.getsource(base))).body[0]
+        except OSError:
+            continue
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, JsonValue, PlainValidator, WithJsonSchema
 
 from pearl.core.cluster import Mode
 from pearl.core.facts import HysteresisSemantics, OnLimit
+from pearl.documents import Part
 
 API_VERSION = "pearl.dev/v1alpha1"
 KIND = "SchedulingPolicy"
@@ -54,13 +55,7 @@ SolverName = Annotated[str, Field(min_length=1, max_length=200)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=64)]
 
 
-class Section(BaseModel):
-    """Base of every section."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Metadata(Section):
+class Metadata(Part):
     """Who the policy is."""
 
     name: Label
@@ -73,7 +68,7 @@ class Metadata(Section):
     """Free labels; nothing reads them."""
 
 
-class ParamSection(Section):
+class ParamSection(Part):
     """A typed constant; `--set name=value` overrides it."""
 
     value: Expression
@@ -86,7 +81,7 @@ class ParamSection(Section):
     """What the constant means."""
 
 
-class ForecastSection(Section):
+class ForecastSection(Part):
     """A forecast: a quantile of the observed samples of a source, resolved once per decision."""
 
     source: Identifier
@@ -106,7 +101,7 @@ class ForecastSection(Section):
     """Unit, such as `tokens/s`, of a source that the vocabulary does not know."""
 
 
-class CooldownSection(Section):
+class CooldownSection(Part):
     """Shortest distance between two changes of one kind: `2 steps`, `30s`, or a list of both."""
 
     mode: Limits | None = None
@@ -117,7 +112,7 @@ class CooldownSection(Section):
     """Between two changes of the pool's size by choice."""
 
 
-class HysteresisSection(Section):
+class HysteresisSection(Part):
     """How much better a change must be than staying, predicted with `T_stay`."""
 
     semantics: HysteresisSemantics = HysteresisSemantics.GATE
@@ -136,7 +131,7 @@ class HysteresisSection(Section):
     away. Absent: charge where the first tier is a time, else drop."""
 
 
-class BorrowSection(Section):
+class BorrowSection(Part):
     """When training GPUs that idle may be borrowed."""
 
     enabled: Condition = False
@@ -151,7 +146,7 @@ class BorrowSection(Section):
     """Most workers to borrow, rounded down; absent: all."""
 
 
-class DecisionSection(Section):
+class DecisionSection(Part):
     """What may be decided, and how reluctantly."""
 
     modes: Annotated[tuple[Mode, ...], AfterValidator(_some)] = Field(
@@ -164,7 +159,7 @@ class DecisionSection(Section):
     """Borrowing of overlap workers."""
 
 
-class SoftSection(Section):
+class SoftSection(Part):
     """A rule that may be broken at a price."""
 
     penalty: Expression
@@ -176,7 +171,7 @@ class SoftSection(Section):
     worker's worth (the amount of the rule's largest count coefficient)."""
 
 
-class ConstraintSection(Section):
+class ConstraintSection(Part):
     """A rule, merged by name over `extends`."""
 
     name: Identifier
@@ -197,7 +192,7 @@ class ConstraintSection(Section):
     """Removes an inherited rule."""
 
 
-class TierSection(Section):
+class TierSection(Part):
     """One objective; tiers are optimised in order, each held while the next is optimised."""
 
     name: Identifier
@@ -210,7 +205,7 @@ class TierSection(Section):
     """Share of the optimum, such as `1%`, by which later tiers may worsen this one."""
 
 
-class ObjectiveSection(Section):
+class ObjectiveSection(Part):
     """What is optimised."""
 
     tiers: Annotated[tuple[TierSection, ...], AfterValidator(_some)] = Field(
@@ -219,7 +214,7 @@ class ObjectiveSection(Section):
     """Objectives in order of importance."""
 
 
-class SolverSection(Section):
+class SolverSection(Part):
     """Who solves, and for how long."""
 
     prefer: Annotated[tuple[SolverName, ...], AfterValidator(_some)] = Field(
@@ -234,7 +229,7 @@ class SolverSection(Section):
     """Seed of the solver."""
 
 
-class Spec(Section):
+class Spec(Part):
     """The policy itself."""
 
     params: dict[Identifier, ParamSection] = Field(default_factory=dict, max_length=200)
@@ -255,7 +250,7 @@ class Spec(Section):
     """Makespan predictor: `bubble`, `network`, or the name of another; absent: the scenario's or the default."""
 
 
-class PolicyFile(Section):
+class PolicyFile(Part):
     """A scheduling policy."""
 
     api_version: Literal["pearl.dev/v1alpha1"] = Field(alias="apiVersion")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from pearl.documents import Part
 
 API_VERSION = "pearl.dev/v1alpha1"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class CountsDocument(_Part):
+class CountsDocument(Part):
     """Workers by role."""
 
     prefill: int
@@ -24,7 +22,7 @@ class CountsDocument(_Part):
     """Overlap workers that serve, whatever their role."""
 
 
-class ReasonDocument(_Part):
+class ReasonDocument(Part):
     """One reason of the decision."""
 
     code: str
@@ -33,7 +31,7 @@ class ReasonDocument(_Part):
     data: dict[str, float | int | str]
 
 
-class DecisionDocument(_Part):
+class DecisionDocument(Part):
     """What was decided."""
 
     outcome: str
@@ -48,7 +46,7 @@ class DecisionDocument(_Part):
     reasons: list[ReasonDocument]
 
 
-class CandidateDocument(_Part):
+class CandidateDocument(Part):
     """A configuration and its prediction."""
 
     configuration: str
@@ -57,7 +55,7 @@ class CandidateDocument(_Part):
     role_changes: int
 
 
-class PathsDocument(_Part):
+class PathsDocument(Part):
     """Predicted parts of the makespan; paths overlap, so that they need not add up to it."""
 
     prefill_s: float
@@ -69,7 +67,7 @@ class PathsDocument(_Part):
     decode_utilisation: float
 
 
-class PredictedDocument(_Part):
+class PredictedDocument(Part):
     """Predictions, all of them by the predictor named and none measured."""
 
     predictor: str
@@ -83,7 +81,7 @@ class PredictedDocument(_Part):
     paths: PathsDocument | None
 
 
-class StepsDocument(_Part):
+class StepsDocument(Part):
     """The plan."""
 
     from_epoch: int
@@ -92,7 +90,7 @@ class StepsDocument(_Part):
     """In order; `kind` says which."""
 
 
-class RuleDocument(_Part):
+class RuleDocument(Part):
     """A rule at the chosen configuration."""
 
     name: str
@@ -110,7 +108,7 @@ class RuleDocument(_Part):
     """Whole units by which a soft rule is broken."""
 
 
-class TierDocument(_Part):
+class TierDocument(Part):
     """An objective tier and its optimum."""
 
     name: str
@@ -118,7 +116,7 @@ class TierDocument(_Part):
     unit: str
 
 
-class ForecastDocument(_Part):
+class ForecastDocument(Part):
     """A forecast as it was read."""
 
     name: str
@@ -129,7 +127,7 @@ class ForecastDocument(_Part):
     samples: int
 
 
-class SolverDocument(_Part):
+class SolverDocument(Part):
     """Who answered. `build_s` and `solve_s` are the only fields of a result that vary between runs."""
 
     id: str
@@ -139,7 +137,7 @@ class SolverDocument(_Part):
     solve_s: float
 
 
-class InputsDocument(_Part):
+class InputsDocument(Part):
     """What the result was made from."""
 
     scenario: str
@@ -151,7 +149,7 @@ class InputsDocument(_Part):
     seed: int
 
 
-class BlockDocument(_Part):
+class BlockDocument(Part):
     """What keeps a configuration from being taken."""
 
     name: str
@@ -162,7 +160,7 @@ class BlockDocument(_Part):
     line: int | None
 
 
-class AlternativeDocument(_Part):
+class AlternativeDocument(Part):
     """A configuration beside the chosen one."""
 
     configuration: str
@@ -175,7 +173,7 @@ class AlternativeDocument(_Part):
     """Empty: allowed, and only the objective speaks against it."""
 
 
-class FlipDocument(_Part):
+class FlipDocument(Part):
     """The error of one profile number that flips the decision."""
 
     number: str
@@ -185,7 +183,7 @@ class FlipDocument(_Part):
     regret: float | None
 
 
-class RelaxationDocument(_Part):
+class RelaxationDocument(Part):
     """One rule, loosened."""
 
     rule: str
@@ -196,7 +194,7 @@ class RelaxationDocument(_Part):
     line: int | None
 
 
-class CorrectionDocument(_Part):
+class CorrectionDocument(Part):
     """Rules to loosen together; verified by solving again."""
 
     relax: list[RelaxationDocument]
@@ -204,7 +202,7 @@ class CorrectionDocument(_Part):
     makespan_s: float
 
 
-class ResourceDocument(_Part):
+class ResourceDocument(Part):
     """A change of the world that makes the problem feasible; verified by solving again."""
 
     kind: str
@@ -215,7 +213,7 @@ class ResourceDocument(_Part):
     makespan_s: float
 
 
-class ConflictRuleDocument(_Part):
+class ConflictRuleDocument(Part):
     """A rule of the minimal conflict."""
 
     name: str
@@ -226,7 +224,7 @@ class ConflictRuleDocument(_Part):
     """False for a physical rule, which no correction offers to loosen."""
 
 
-class DiagnosisDocument(_Part):
+class DiagnosisDocument(Part):
     """Why nothing is feasible, and ways out."""
 
     conflict: list[ConflictRuleDocument]
@@ -235,7 +233,7 @@ class DiagnosisDocument(_Part):
     resources: list[ResourceDocument]
 
 
-class ResultDocument(_Part):
+class ResultDocument(Part):
     """A result of `pearl solve`."""
 
     api_version: str = Field(default=API_VERSION, alias="apiVersion")

@@ -55,7 +55,7 @@ class _DistributionSpec(Spec):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        mapping = handler.resolve_ref_schema(handler(schema))
+        mapping = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
         return {"anyOf": [mapping["properties"]["value"], dict(mapping)]}
 
     def given(self) -> list[float]:

@@ -180,7 +180,7 @@ class EngineSpec(Spec):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        mapping = handler.resolve_ref_schema(handler(schema))
+        mapping = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
         return {"anyOf": [{"type": "string"}, dict(mapping)]}
 
     def build(self, *, name: str, base: EngineProfile | None = None) -> EngineProfile:

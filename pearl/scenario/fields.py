@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -17,16 +16,17 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from pearl.documents import Part
 from pearl.scenario.units import BASE_UNITS, EXAMPLES, UNITS, Dimension, parse_any_quantity, parse_quantity
 
 MAX_QUANTITY = 1e15
 """Above any quantity of a cluster in base units (a petabyte; thirty million years): what exceeds it is a slip."""
 
 
-class Spec(BaseModel):
-    """Base of every part of a document: strict, frozen, and documented by its docstrings."""
+class Spec(Part):
+    """Base of every part of a scenario or profile: numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True)
