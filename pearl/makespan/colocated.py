@@ -152,7 +152,11 @@ class ColocatedNetwork:
         spread = inside * work / 2
         met_together = inside * decode / (decode + spread)
         stalled_together = factor * self._work.added_s(hit, work) + (factor - 1) * step
-        stalls = inside / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
+        # At first half of the others prefill after it; later all but those that prefilled together with it.
+        later = np.maximum(inside + 1 - self._sharing, 0.0) * share
+        stalls = np.where(
+            self._stages.first_turn > 0, later, inside / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
+        )
         together = tokens * self._step_s(1 + met_together) + stalls * stalled_together
-        result: Floats = apart + in_step * np.maximum(together - apart, 0.0)
+        result: Floats = apart + in_step * (together - apart)
         return result
