@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -121,26 +120,9 @@ def emit(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    from pearl.errors import InputError
+    from pearl.files import write_whole
 
-    text = text if text.endswith("\n") else f"{text}\n"
-    try:
-        _write(text, output)
-    except OSError as e:
-        raise InputError(f"cannot write {output}: {e.strerror or e}") from None
-
-
-def _write(text: str, output: Path) -> None:
-    target = output.resolve()
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
-        return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(output, text if text.endswith("\n") else f"{text}\n")
 
 
 @contextmanager

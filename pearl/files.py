@@ -1,0 +1,32 @@
+"""Files that are written whole or not at all, so that an interrupted command leaves no half of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pearl.errors import InputError
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write text as UTF-8, or bytes; a file that was there stays until the new one is complete.
+
+    What is not a regular file (a pipe, a terminal) is written to directly. Raises InputError where it cannot be done.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    try:
+        _write(path.resolve(), raw)
+    except OSError as e:
+        raise InputError(f"cannot write {path}: {e.strerror or e}") from None
+
+
+def _write(target: Path, raw: bytes) -> None:
+    if target.exists() and not target.is_file():
+        target.write_bytes(raw)
+        return
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(raw)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
