@@ -32,6 +32,7 @@ COMMANDS = {
         attribute="simulate",
         help="See what policies would have done in a simulated world.",
     ),
+    "fit": Entry(module="pearl.cli.fit", attribute="fit", help="Fit workload and engine profiles to telemetry."),
     "policy": Entry(module="pearl.cli.policy", attribute="policy", help="Check, show and explain policies."),
     "profile": Entry(module="pearl.cli.profile", attribute="profile", help="Fit, list and show engine profiles."),
     "solvers": Entry(module="pearl.cli.solvers", attribute="solvers", help="List the solvers and what they can do."),

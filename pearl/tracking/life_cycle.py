@@ -28,8 +28,14 @@ if TYPE_CHECKING:
 
 HORIZON_S = 30.0
 """How far ahead: about the time of a role change with its drain, and of one turn with its tool call."""
-PATHS = 16
+QUANTILES = 16
+"""Samples of a forecast: enough for the 95th percentile that a careful policy asks for."""
+MAX_PATHS = 16
 """Futures of each trajectory: its mean is then within a few per cent, and the batch's within one."""
+MIN_PATHS = 4
+"""Of thousands of trajectories a few futures are enough for the total."""
+PATHS_IN_ALL = 32_768
+"""Futures of all trajectories together, where `MIN_PATHS` allows: a forecast then takes a quarter of a second."""
 MIN_POOL = 8
 """Turns of like index below which the turns of any index stand in."""
 MAX_TURNS = 64
@@ -44,15 +50,15 @@ class LifeCycle:
         {Source.PREFILL_DEMAND, Source.DECODE_DEMAND, Source.TRAJECTORIES_LEFT}
     )
     horizon_s: float = HORIZON_S
-    paths: int = PATHS
 
     def samples(self, source: Source, history: History, now_s: float) -> ForecastSamples:
         """Quantiles of the source over the horizon; `history` has turns, and lives with their time.
 
         Trajectories are independent given the past, so that the total is close to normal, with the sum of their means
-        and of their variances (central limit theorem); its `paths` mid-quantiles are the samples, 0 at least.
+        and of their variances (central limit theorem); its mid-quantiles are the samples, 0 at least.
         """
-        futures = _futures(history, horizon_s=self.horizon_s, paths=self.paths)
+        paths = max(MIN_PATHS, min(MAX_PATHS, PATHS_IN_ALL // max(len(history.lives), 1)))
+        futures = _futures(history, horizon_s=self.horizon_s, paths=paths)
         scale = 1.0 if source is Source.TRAJECTORIES_LEFT else self.horizon_s
         each = {
             Source.PREFILL_DEMAND: futures.prompt_tokens,
@@ -62,7 +68,7 @@ class LifeCycle:
         mean, deviation = float(each.mean(axis=1).sum()), math.sqrt(float(each.var(axis=1).sum()))
         if source is Source.TRAJECTORIES_LEFT:
             mean += history.waiting
-        scores = (NormalDist().inv_cdf((i + 0.5) / self.paths) for i in range(self.paths))
+        scores = (NormalDist().inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES))
         values = tuple(max(0.0, mean + deviation * score) / scale for score in scores)
         assert history.lives_at_s is not None
         return ForecastSamples(values=values, age_s=max(0.0, now_s - history.lives_at_s))

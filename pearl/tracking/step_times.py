@@ -156,10 +156,10 @@ def fit_transfer(pairs: Sequence[tuple[tuple[float, float], float]], prior: KvTr
 
 
 def fit_error(steps: Weighed, prefill: PrefillCost, decode: DecodeCost) -> FitError | None:
-    """Relative error over the steps without their outliers; None where a kind was not seen."""
+    """Relative error over the steps without their outliers; None where a kind is too rare to have been fitted."""
     p = _typical([_log_error(prefill_seconds(prefill, r), r.seconds) for r, _ in steps if not r.batch])
     d = _typical([_log_error(decode.seconds(r.batch, r.context_tokens), r.seconds) for r, _ in steps if not r.prompts])
-    if not p or not d:
+    if min(len(p), len(d)) < REFIT_MIN_SAMPLES:
         return None
     return FitError(
         prefill_mean=round(math.fsum(p) / len(p), 6),
