@@ -67,7 +67,12 @@ class Rig:
         self, prompt: Iterable[int] = (1, 2, 3), *, headers: dict[str, str] | None = None, **body: Any
     ) -> Any:
         """Status and JSON of a completion."""
-        data = {"model": "stub", "prompt": list(prompt), "max_tokens": 12, **body}
+        data = {
+            "model": "stub",
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "max_tokens": 12,
+            **body,
+        }
         async with self.http.post(f"{self.url}/v1/completions", json=data, headers=headers) as response:
             return response.status, await response.json()
 
