@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pearl.core.decision import Decision, Outcome, PathTimes
 from pearl.core.event import Event, apply_event
 from pearl.core.plan import Plan
 from pearl.core.situation import Situation
-from pearl.deciding.alternatives import Alternative, alternatives, parse_counts, why_not
-from pearl.deciding.diagnosis import Diagnosis, diagnose
 from pearl.deciding.engine import Verdict
 from pearl.deciding.explanation import explain, path_times
-from pearl.deciding.sensitivity import Flip, sensitivity
-from pearl.errors import SolverUnavailableError
+from pearl.errors import SolverUnavailableError, UsageError
 from pearl.makespan.protocol import Predictor
 from pearl.makespan.registry import get_predictor
 from pearl.policy.load import load_policy
@@ -25,8 +23,13 @@ from pearl.scenario.event import parse_event
 from pearl.scenario.load import load_scenario
 from pearl.scenario.model import Scenario
 from pearl.scheduler import Tick, deliberate
-from pearl.solving.protocol import Limits, Solver
+from pearl.solving.protocol import LONGEST_TIME_S, Limits, Solver
 from pearl.solving.registry import resolve
+
+if TYPE_CHECKING:
+    from pearl.deciding.alternatives import Alternative
+    from pearl.deciding.diagnosis import Diagnosis
+    from pearl.deciding.sensitivity import Flip
 
 DEFAULT_POLICY = "pearl"
 DEFAULT_PREDICTOR = "network"
@@ -79,18 +82,26 @@ class Result:
         """Why it is infeasible, and what would mend it; None for every other outcome."""
         if self.outcome is not Outcome.INFEASIBLE:
             return None
+        from pearl.deciding.diagnosis import diagnose
+
         return diagnose(self.verdict, self.solver, self.limits)
 
     def alternatives(self, number: int) -> tuple[Alternative, ...]:
         """The best other configurations."""
+        from pearl.deciding.alternatives import alternatives
+
         return alternatives(self.verdict, self.solver, self.limits, number=number)
 
     def why(self, configuration: str) -> Alternative:
         """What speaks against a configuration such as `5P3D`."""
+        from pearl.deciding.alternatives import parse_counts, why_not
+
         return why_not(self.verdict, parse_counts(configuration), self.solver, self.limits)
 
     def sensitivity(self) -> tuple[Flip, ...]:
         """Errors of the profile that would flip the decision."""
+        from pearl.deciding.sensitivity import sensitivity
+
         return sensitivity(self.verdict, self.solver, self.limits)
 
 
@@ -115,7 +126,7 @@ def solve(
     chosen = choose_solver(rules, solver)
     model = choose_predictor(rules, predictor)
     seed = world.seed if seed is None else seed
-    limits = Limits(time_s=time_limit_s or rules.solver.time_limit_s, seed=seed)
+    limits = Limits(time_s=_time_limit_s(time_limit_s, rules), seed=seed)
     situation = situation_of(world, event)
     tick = deliberate(situation, rules, predictor=model, solver=chosen, time_limit_s=limits.time_s, seed=seed)
     return Result(
@@ -128,6 +139,14 @@ def solve(
         sets=dict(sets or {}),
         event=event if isinstance(event, str) else None,
     )
+
+
+def _time_limit_s(given: float | None, policy: Policy) -> float:
+    if given is None:
+        return policy.solver.time_limit_s
+    if not 0 < given <= LONGEST_TIME_S:
+        raise UsageError(f"a time limit of {given:g} s; expected more than 0 and at most {LONGEST_TIME_S:g} s")
+    return given
 
 
 def choose_policy(scenario: Scenario, policy: Policy | Path | str | None, sets: Mapping[str, str]) -> Policy:
@@ -159,7 +178,7 @@ def choose_predictor(policy: Policy, predictor: Predictor | str | None) -> Predi
     """The predictor given, the policy's own, or the network model."""
     if predictor is not None and not isinstance(predictor, str):
         return predictor
-    return get_predictor(predictor or policy.predictor or DEFAULT_PREDICTOR)
+    return get_predictor((policy.predictor or DEFAULT_PREDICTOR) if predictor is None else predictor)
 
 
 def situation_of(scenario: Scenario, event: Event | str | None = None) -> Situation:

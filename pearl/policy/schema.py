@@ -124,7 +124,7 @@ class HysteresisSection(Part):
     """Threshold of a ratio change, as a duration."""
     resize: Expression | None = None
     """Threshold of a resize by choice, as a duration; absent: a resize meets no threshold at all."""
-    cooldown: CooldownSection = CooldownSection()
+    cooldown: CooldownSection = CooldownSection.model_construct()
     """Shortest distance between changes."""
     when_stay_infeasible: Literal["charge", "drop"] | None = None
     """What thresholds do when staying breaks a hard rule, so that a change is forced: they become prices, or fall
@@ -153,9 +153,9 @@ class DecisionSection(Part):
         default=(Mode.COLOCATED, Mode.DISAGGREGATED), json_schema_extra=_AT_LEAST_ONE
     )
     """Modes to choose from."""
-    hysteresis: HysteresisSection = HysteresisSection()
+    hysteresis: HysteresisSection = HysteresisSection.model_construct()
     """Thresholds and cooldowns."""
-    borrow: BorrowSection = BorrowSection()
+    borrow: BorrowSection = BorrowSection.model_construct()
     """Borrowing of overlap workers."""
 
 
@@ -238,13 +238,13 @@ class Spec(Part):
     """Forecasts by name, read as forecast['name']."""
     let: dict[Identifier, Expression] = Field(default_factory=dict, max_length=200)
     """Named metrics, in any order; reported in every decision."""
-    decision: DecisionSection = DecisionSection()
+    decision: DecisionSection = DecisionSection.model_construct()
     """Modes, hysteresis and borrowing."""
     constraints: tuple[ConstraintSection, ...] = Field(default=(), max_length=500)
     """Rules."""
     objective: ObjectiveSection | None = None
     """Objectives; required unless inherited."""
-    solver: SolverSection = SolverSection()
+    solver: SolverSection = SolverSection.model_construct()
     """Solver preferences."""
     predictor: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Makespan predictor: `bubble`, `network`, or the name of another; absent: the scenario's or the default."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pearl.api import Result
 from pearl.core.cluster import Counts
 from pearl.core.decision import Candidate, RuleReport
 from pearl.core.problem import Rule
 from pearl.core.source import Span
-from pearl.deciding.alternatives import Alternative, Block
-from pearl.deciding.diagnosis import Correction, Diagnosis, ResourceFix
-from pearl.deciding.sensitivity import Flip
 from pearl.planning import estimate_s, step_to_dict
 from pearl.report import schema as doc
 from pearl.solving.evaluate import linear_value
 from pearl.solving.tiers import priced_tiers
+
+if TYPE_CHECKING:
+    from pearl.deciding.alternatives import Alternative, Block
+    from pearl.deciding.diagnosis import Correction, Diagnosis, ResourceFix
+    from pearl.deciding.sensitivity import Flip
 
 DECIMALS = 6
 """Seconds to the microsecond: below that the figures are noise of the arithmetic."""

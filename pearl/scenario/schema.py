@@ -225,7 +225,7 @@ class SimulationSpec(Spec):
     """Simulated time, at most 31 days."""
     batches: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
     """Stop after so many batches, if the horizon is not over first; absent: no limit."""
-    training: TrainingSpec = TrainingSpec()
+    training: TrainingSpec = TrainingSpec.model_construct()
     """The trainer."""
     trace: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Availability trace of the preemptible zone, relative to this file; `--trace` overrides it. Absent: none."""
