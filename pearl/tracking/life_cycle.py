@@ -92,7 +92,7 @@ def _futures(history: History, *, horizon_s: float, paths: int) -> _Futures:
     draw = _Uniforms(len(lives), paths)
     turn = np.array([[life.turn] * paths for life in lives], dtype=np.int64).reshape(len(lives), paths)
     prompt = _column(lives, paths, _prompt_left)
-    done = _column(lives, paths, lambda life: life.output_tokens if life.stage is Stage.DECODE else 0)
+    done = _column(lives, paths, lambda life: 0 if life.stage is Stage.ENVIRONMENT else life.output_tokens)
     outside = _column(lives, paths, lambda life: life.stage is Stage.ENVIRONMENT) > 0
     fresh = _column(lives, paths, lambda life: life.stage in (Stage.QUEUED, Stage.PREFILL)) > 0
     elapsed = _column(lives, paths, lambda life: life.stage_s)
@@ -171,10 +171,10 @@ class _Past:
     @classmethod
     def of(cls, history: History) -> _Past:
         turns = history.turns
-        offered = {(r.trajectory, r.turn): r.new_prompt_tokens for r in turns}
-        offered |= {(r.trajectory, r.turn): r.new_prompt_tokens for r in history.arrivals}
+        offered = {(r.step, r.trajectory, r.turn): r.new_prompt_tokens for r in turns}
+        offered |= {(r.step, r.trajectory, r.turn): r.new_prompt_tokens for r in history.arrivals}
         return cls(
-            prompt=_Pools(((turn, float(tokens)) for (_, turn), tokens in offered.items()), 0.0),
+            prompt=_Pools(((turn, float(tokens)) for (_, _, turn), tokens in offered.items()), 0.0),
             output=_Pools(((r.turn, float(r.output_tokens)) for r in turns), 1.0),
             environment=_Pools(((r.turn, r.environment_s) for r in turns if r.environment_s is not None), 0.0),
             hazards=_hazards(turns),
@@ -242,5 +242,6 @@ def _prompt_left(life: Life) -> float:
     return life.prompt_left_tokens if life.stage in (Stage.QUEUED, Stage.PREFILL) else 0
 
 
-def _name(life: Life) -> str:
-    return life.trajectory
+def _name(life: Life) -> tuple[str, int, float]:
+    """An order of the lives' own; batches that overlap may use the same names."""
+    return life.trajectory, life.turn, life.stage_s
