@@ -13,6 +13,8 @@ MOMENT_POINTS = 2048
 """Midpoints of the inverse CDF over which moments are integrated: the mean of a log-normal with cv 1.5 is then within
 0.1 % of its closed form."""
 
+_STANDARD_NORMAL = NormalDist()
+
 
 class Family(StrEnum):
     """Shape of a distribution."""
@@ -59,11 +61,17 @@ class Distribution:
             case Family.LOGNORMAL:
                 if self.mean == 0 or self.cv == 0:
                     return self.mean
-                sigma2 = math.log1p(self.cv * self.cv)
-                return math.exp(math.log(self.mean) - sigma2 / 2 + math.sqrt(sigma2) * NormalDist().inv_cdf(u))
+                mu, sigma = self._log_moments
+                return math.exp(mu + sigma * _STANDARD_NORMAL.inv_cdf(u))
             case Family.EMPIRICAL:
                 return self.values[min(int(u * len(self.values)), len(self.values) - 1)]
         assert_never(self.family)
+
+    @cached_property
+    def _log_moments(self) -> tuple[float, float]:
+        """Mean and deviation of the logarithm of a log-normal."""
+        sigma2 = math.log1p(self.cv * self.cv)
+        return math.log(self.mean) - sigma2 / 2, math.sqrt(sigma2)
 
     @cached_property
     def _grid(self) -> tuple[float, ...]:

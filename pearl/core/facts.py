@@ -47,6 +47,10 @@ class Facts:
     samples: Mapping[str, ForecastSamples] = field(default_factory=dict)
 
 
+LONGEST_TIME_LIMIT_S = 1e6
+"""Longest time limit of a solver that may be asked for (11 days): libraries keep theirs in as little as 32 bits."""
+
+
 class HysteresisSemantics(StrEnum):
     """What a threshold does."""
 

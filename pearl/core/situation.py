@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pearl.core.cluster import ClusterState, Role, Zone
+from pearl.core.cluster import ClusterState, Mode, Role, Zone
 from pearl.core.engine import EngineProfile, TransitionCosts
 from pearl.core.facts import ForecastSamples
 from pearl.core.problem import Change
@@ -32,7 +32,7 @@ class Situation:
     state: ClusterState
     workload: Workload | None
     engine: EngineProfile
-    costs: TransitionCosts = TransitionCosts()
+    costs: TransitionCosts = field(default_factory=TransitionCosts)
     prices_usd_per_h: Mapping[Zone, float] = field(default_factory=dict)
     power_w: Mapping[Role, float] = field(default_factory=dict)
     job_priority: int = 1
@@ -41,3 +41,5 @@ class Situation:
     samples: Mapping[str, ForecastSamples] = field(default_factory=dict)
     changes: Mapping[Change, ChangeAge] = field(default_factory=dict)
     calibration_error: float | None = None
+    corrections: Mapping[Mode, float] = field(default_factory=dict)
+    """Measured over predicted makespan, by mode: what predictions are multiplied by. A mode left out stands as it is."""

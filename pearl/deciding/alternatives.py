@@ -15,7 +15,7 @@ from pearl.solving.driver import solve_problem
 from pearl.solving.evaluate import Evaluation, evaluate
 from pearl.solving.protocol import Limits, Solver
 
-_LABEL = re.compile(r"(?:(\d+)C|(\d+)P(\d+)D)\Z", re.IGNORECASE)
+_LABEL = re.compile(r"(?:([0-9]{1,6})C|([0-9]{1,6})P([0-9]{1,6})D)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from pearl.core.problem import (
 )
 from pearl.core.situation import Situation
 from pearl.core.workload import Workload
+from pearl.deciding.correction import corrected
 from pearl.deciding.facts import best_makespan_ms, gather_facts, stay_makespan_ms
 from pearl.makespan.protocol import Predictor
 from pearl.policy.bind import bind_policy
@@ -77,7 +78,7 @@ def pose(situation: Situation, workload: Workload, policy: Policy, predictor: Pr
     state = situation.state
     groups = group_workers(state, by_node="node" in policy.dimensions, by_risk="risk" in policy.dimensions)
     able = sum(g.group.size for g in groups if g.group.targets != (Role.INACTIVE,))
-    tables = predictor.tables(workload, situation.engine, workers=max(able, 1))
+    tables = corrected(predictor.tables(workload, situation.engine, workers=max(able, 1)), situation.corrections)
     stay_counts = count_workers(state.workers)
     stay_ms = stay_makespan_ms(tables, stay_counts)
     known_stay_ms = best_makespan_ms(tables) if stay_ms >= UNREACHABLE_MS else stay_ms

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
 from pearl.core.decision import Outcome
-from pearl.core.event import Event
+from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
 from pearl.makespan.cached import CachedPredictor
@@ -38,6 +38,8 @@ class Experiment:
     seed: int = 0
     trace: AvailabilityTrace | None = None
     batches: int | None = None
+    corrects: bool = True
+    """Whether predictions are corrected by what earlier batches took."""
     draw: Draw | None = None
     """Trajectories of each batch; None samples them from the workload profile."""
 
@@ -69,6 +71,7 @@ class _Run:
         state = world.state if trace is None else _opening_state(world.state, events)
         self._experiment = experiment
         self._decisions: list[Record] = []
+        self._measured = 0
         self._switches = dict.fromkeys(Change, 0)
         self._rollout = Rollout(
             state=state,
@@ -80,7 +83,7 @@ class _Run:
             listener=self._on_event,
             max_batches=experiment.batches,
         )
-        self._observer = Observer(world=world)
+        self._observer = Observer(world=world, corrects=experiment.corrects)
         self._scheduler = ElasticScheduler(
             policy=experiment.policy,
             predictor=CachedPredictor(experiment.predictor),
@@ -94,11 +97,19 @@ class _Run:
         self._rollout.schedule(event for event in events if event.at_s > 0)
 
     def _on_event(self, event: Event) -> None:
+        for batch in self._rollout.batches[self._measured :]:
+            if batch.ended_s is not None:
+                self._observer.batch_ended(batch.ended_s)
+                self._measured += 1
         self._observer.hear(event)
         self._scheduler.on_event(event)
 
     def _note(self, event: Event, now_s: float, tick: Tick) -> None:
         decision = tick.decision
+        if event.kind is EventKind.BATCH_STARTED:
+            self._observer.batch_began(now_s, decision)
+        else:
+            self._observer.decided(now_s, decision)
         if tick.verdict is not None and decision.outcome is Outcome.SWITCH:
             for kind in tick.verdict.chosen.changes:
                 self._switches[kind] += 1

@@ -140,6 +140,11 @@ class Rollout:
         )
         self._queue.at(0.0, ARRIVAL, lambda _: self._pipeline.begin())
 
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """The batches so far, in order."""
+        return self._pipeline.batches
+
     def schedule(self, events: Iterable[Event]) -> None:
         """Let `events` happen at their `at_s`: arrivals and notices of an availability trace, failures."""
         for event in events:
