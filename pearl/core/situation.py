@@ -42,4 +42,4 @@ class Situation:
     changes: Mapping[Change, ChangeAge] = field(default_factory=dict)
     calibration_error: float | None = None
     corrections: Mapping[Mode, float] = field(default_factory=dict)
-    """Measured over predicted makespan, by mode: what predictions are multiplied by. A mode left out stands as it is."""
+    """Measured over predicted makespan by mode, to multiply predictions by; a mode left out stands as predicted."""
