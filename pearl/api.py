@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pearl.core.decision import Decision, Outcome, PathTimes
 from pearl.core.event import Event, apply_event
+from pearl.core.facts import LONGEST_TIME_LIMIT_S
 from pearl.core.plan import Plan
 from pearl.core.situation import Situation
 from pearl.deciding.engine import Verdict
@@ -23,7 +24,7 @@ from pearl.scenario.event import parse_event
 from pearl.scenario.load import load_scenario
 from pearl.scenario.model import Scenario
 from pearl.scheduler import Tick, deliberate
-from pearl.solving.protocol import LONGEST_TIME_S, Limits, Solver
+from pearl.solving.protocol import Limits, Solver
 from pearl.solving.registry import resolve
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ def solve(
 def _time_limit_s(given: float | None, policy: Policy) -> float:
     if given is None:
         return policy.solver.time_limit_s
-    if not 0 < given <= LONGEST_TIME_S:
-        raise UsageError(f"a time limit of {given:g} s; expected more than 0 and at most {LONGEST_TIME_S:g} s")
+    if not 0 < given <= LONGEST_TIME_LIMIT_S:
+        raise UsageError(f"a time limit of {given:g} s; expected more than 0 and at most {LONGEST_TIME_LIMIT_S:g} s")
     return given
 
 

@@ -54,11 +54,12 @@ def compare(
     from pearl.api import solve
     from pearl.report.comparison import comparison_csv, comparison_data, comparison_text
 
-    instances = [
-        solve(scenario, policy=policy, sets=sets, predictor=predictor, time_limit_s=time_limit)
-        for scenario, policy, predictor in product(scenarios, policies or (None,), predictors or (None,))
-    ]
-    rows = _rows(instances, _solvers(solvers), repeats)
+    with options.only_result_on_stdout():
+        instances = [
+            solve(scenario, policy=policy, sets=sets, predictor=predictor, time_limit_s=time_limit)
+            for scenario, policy, predictor in product(scenarios, policies or (None,), predictors or (None,))
+        ]
+        rows = _rows(instances, _solvers(solvers), repeats)
     if csv_path is not None:
         options.emit(comparison_csv(rows), csv_path)
     text = comparison_text(rows) if format is Format.TABLE else options.dump(comparison_data(rows), format)

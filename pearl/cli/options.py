@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
@@ -29,7 +30,7 @@ def _read_sets(ctx: click.Context, option: click.Parameter, values: tuple[str, .
     for text in values:
         name, equals, value = text.partition("=")
         name = name.strip()
-        if not name or not equals:
+        if not name or not equals or not value.strip():
             raise click.BadParameter(f"{text!r}; expected NAME=VALUE", ctx=ctx, param=option)
         if name in sets:
             raise click.BadParameter(f"{name!r} is set twice", ctx=ctx, param=option)
@@ -123,6 +124,31 @@ def emit(text: str, output: Path | None) -> None:
     from pearl.files import write_whole
 
     write_whole(output, text if text.endswith("\n") else f"{text}\n")
+
+
+@contextmanager
+def only_result_on_stdout() -> Iterator[None]:
+    """While this is open, what solvers, predictors and their libraries print goes to standard error."""
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr), _descriptor_aside():
+        yield
+
+
+@contextmanager
+def _descriptor_aside() -> Iterator[None]:
+    """File descriptor 1 as a second standard error, for libraries that do not print through Python."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # Standard output is closed: nothing can reach it.
+        yield
+        return
+    try:
+        with suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

@@ -8,11 +8,8 @@ from typing import Any
 
 import click
 
+from pearl.cli.options import set_option
 from pearl.errors import PolicyError
-
-_SET = click.option(
-    "--set", "sets", metavar="NAME=VALUE", multiple=True, help="Override a param; may be given several times."
-)
 
 
 @click.group()
@@ -20,28 +17,17 @@ def policy() -> None:
     """Check policies and show what they say."""
 
 
-def _parsed(sets: tuple[str, ...]) -> Mapping[str, str]:
-    pairs = {}
-    for item in sets:
-        name, equals, value = item.partition("=")
-        if not (name and equals and value):
-            raise click.BadParameter(f"{item!r} is not NAME=VALUE", param_hint="--set")
-        pairs[name] = value
-    return pairs
-
-
 @policy.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@_SET
-def check(files: tuple[str, ...], sets: tuple[str, ...]) -> None:
+@set_option
+def check(files: tuple[str, ...], sets: Mapping[str, str]) -> None:
     """Check policies; every fault of every file is reported. Exits 2 if there is any."""
     from pearl.policy.load import load_policy
 
-    pairs = _parsed(sets)
     failed = False
     for file in files:
         try:
-            found = load_policy(file, sets=pairs)
+            found = load_policy(file, sets=sets)
         except PolicyError as e:
             failed = True
             for fault in e.faults:
@@ -55,13 +41,13 @@ def check(files: tuple[str, ...], sets: tuple[str, ...]) -> None:
 
 @policy.command()
 @click.argument("name", metavar="FILE|NAME")
-@_SET
+@set_option
 @click.option("--format", "format_", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-def show(name: str, sets: tuple[str, ...], format_: str) -> None:
+def show(name: str, sets: Mapping[str, str], format_: str) -> None:
     """Print a policy as it is after `extends` and `--set`."""
     from pearl.policy.load import load_policy
 
-    found = load_policy(name, sets=_parsed(sets))
+    found = load_policy(name, sets=sets)
     if format_ == "json":
         click.echo(_json(found.document))
         return
@@ -81,14 +67,14 @@ def schema() -> None:
 
 @policy.command()
 @click.argument("name", metavar="FILE|NAME")
-@_SET
+@set_option
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def math(name: str, sets: tuple[str, ...], format_: str) -> None:
+def math(name: str, sets: Mapping[str, str], format_: str) -> None:
     """Print the rows, tiers and thresholds that a policy compiles to."""
     from pearl.policy.load import load_policy
     from pearl.policy.mathematics import mathematics
 
-    found = mathematics(load_policy(name, sets=_parsed(sets)))
+    found = mathematics(load_policy(name, sets=sets))
     click.echo(_json(found.plain()) if format_ == "json" else "\n".join(found.lines()))
 
 

@@ -90,7 +90,8 @@ def simulate(
         for policy in policies or (None,)
         for index in range(seeds)
     ]
-    runs = _run(specs, jobs or os.cpu_count() or 1, ray_address)
+    with options.only_result_on_stdout():
+        runs = _run(specs, jobs or os.cpu_count() or 1, ray_address)
     for run in runs:
         _write_pictures(run, log, timeline, several=len(runs) > 1)
     if csv_path is not None:

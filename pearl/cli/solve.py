@@ -72,20 +72,22 @@ def solve(
 
     for configuration in why:
         parse_counts(configuration)
-    result = solve_scenario(
-        scenario,
-        policy=policy,
-        sets=sets,
-        solver=solver,
-        predictor=predictor,
-        event=event,
-        seed=seed,
-        time_limit_s=time_limit,
-    )
-    if export is not None:
-        _export(result, export)
     asked = Asked(why=why, alternatives=alternatives or 0, sensitivity=sensitivity)
-    options.emit(_text(result, asked, format), output)
+    with options.only_result_on_stdout():
+        result = solve_scenario(
+            scenario,
+            policy=policy,
+            sets=sets,
+            solver=solver,
+            predictor=predictor,
+            event=event,
+            seed=seed,
+            time_limit_s=time_limit,
+        )
+        text = _text(result, asked, format)
+        if export is not None:
+            _export(result, export)
+    options.emit(text, output)
     ctx.exit(EXIT_CODES[result.outcome.value])
 
 

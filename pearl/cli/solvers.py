@@ -35,11 +35,13 @@ def solvers(*, form: str, spec: str | None, seed: int) -> None:
         lines = catalogue()
         click.echo(_catalogue_json(lines) if form == "json" else _catalogue_table(lines))
         return
+    from pearl.cli.options import only_result_on_stdout
     from pearl.errors import SolverContractError
     from pearl.solving.conformance import check
     from pearl.solving.registry import resolve
 
-    report = check(resolve(spec), seed=seed)
+    with only_result_on_stdout():
+        report = check(resolve(spec), seed=seed)
     click.echo(_report_json(report) if form == "json" else _report_table(report))
     if not report.passed:
         failed = sum(not found.passed for found in report.findings)

@@ -52,8 +52,9 @@ def _made(kind: type, name: str) -> Predictor:
         )
     try:
         return cast(Predictor, kind())
-    except TypeError as error:
-        raise InputError(Fault(message=f"predictor {name!r} cannot be made without arguments: {error}")) from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(Fault(message=f"predictor {name!r} cannot be made without arguments: {why}")) from error
 
 
 def _module(where: str, name: str) -> ModuleType:
@@ -61,8 +62,9 @@ def _module(where: str, name: str) -> ModuleType:
         return _module_from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except FileNotFoundError as error:
         raise InputError(Fault(message=f"predictor {name!r}: no file {where}")) from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise InputError(Fault(message=f"predictor {name!r} cannot be imported: {error}")) from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(Fault(message=f"predictor {name!r} cannot be imported: {why}")) from error
 
 
 def _module_from_file(path: Path) -> ModuleType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from pearl.core.facts import HysteresisSemantics, SolverChoice
+from pearl.core.facts import LONGEST_TIME_LIMIT_S, HysteresisSemantics, SolverChoice
 from pearl.core.problem import Change
 from pearl.errors import Fault
 from pearl.policy.compiler import Compiler
@@ -153,9 +153,10 @@ def _solver(compiler: Compiler, root: Node) -> SolverChoice:
     if node is None:
         return default
     limit = compiler.literal(node.get("time_limit"), SECOND, "time_limit")
-    if limit is not None and limit <= 0:
+    if limit is not None and not 0 < limit <= LONGEST_TIME_LIMIT_S:
         span = node.value["time_limit"].span
-        compiler.faults.append(Fault(message="time_limit must be positive", span=span, expected="such as 300ms"))
+        message = f"time_limit must be positive and at most {LONGEST_TIME_LIMIT_S:g} s"
+        compiler.faults.append(Fault(message=message, span=span, expected="such as 300ms"))
     section = PolicyFile.model_validate(root.plain()).spec.solver
     return SolverChoice(
         prefer=section.prefer,

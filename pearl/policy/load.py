@@ -72,6 +72,8 @@ class _Reference:
     @classmethod
     def of(cls, ref: str | Path, *, base: Path | None = None, span: Span | None = None) -> _Reference:
         text = str(ref)
+        if not text:
+            raise PolicyError(_no_policy(text, span))
         match = _BUILTIN.match(text)
         if match is None and isinstance(ref, str) and _is_name(text) and (base is not None or not Path(text).is_file()):
             match = _BUILTIN.match(f"builtin/{text}")
@@ -80,15 +82,18 @@ class _Reference:
             return cls(path=path, shown=str(path))
         name, version = match[1], match[2]
         if name not in builtin_names():
-            hint = nearest(name, builtin_names())
-            expected = "a path that ends in .yaml, or the name of a built-in policy"
-            raise PolicyError(Fault(message=f"no policy {text!r}", span=span, expected=expected, hint=hint))
+            raise PolicyError(_no_policy(text, span, name))
         return cls(path=builtin_folder() / f"{name}.yaml", shown=f"policies/{name}.yaml", builtin=name, version=version)
 
     def document(self) -> Document:
         if self.builtin is None:
             return read_document(self.path, error=PolicyError)
         return parse_document(self.path.read_text(encoding="utf-8"), file=self.shown, error=PolicyError)
+
+
+def _no_policy(text: str, span: Span | None, name: str = "") -> Fault:
+    expected = "a path that ends in .yaml, or the name of a built-in policy"
+    return Fault(message=f"no policy {text!r}", span=span, expected=expected, hint=nearest(name, builtin_names()))
 
 
 def _is_name(text: str) -> bool:
@@ -175,6 +180,9 @@ def _with_sets(root: Node, sets: Mapping[str, str]) -> tuple[Node, list[Fault]]:
         if name not in params:
             hint = nearest(name, params) or "the policy has no params"
             faults.append(Fault(message=f"--set {name}={text}: unknown param {name!r}", hint=hint))
+            continue
+        if not str(text).strip():
+            faults.append(Fault(message=f"--set {name}: no value", expected="a value as written in the policy"))
             continue
         span = Span(file=f"--set {name}", line=1)
         fields = {**params[name].value, "value": Node(value=str(text), span=span, key_span=span)}

@@ -10,8 +10,9 @@ from pearl.core.problem import Assignment, DecisionProblem
 from pearl.errors import SolverContractError
 from pearl.solving.backend import objective_value, violation
 from pearl.solving.check import check_problem
-from pearl.solving.evaluate import Evaluation, evaluate, today
+from pearl.solving.evaluate import Evaluation, evaluate
 from pearl.solving.formulation import assignment_of, formulate
+from pearl.solving.guard import guarded, refuse_if_today_holds
 from pearl.solving.ir import Model, Objective, Point, Row
 from pearl.solving.protocol import Answer, Limits, ModelSolver, ProblemSolver, Solution, Solver, SolveStatus
 from pearl.solving.scope import Window
@@ -60,8 +61,10 @@ def recheck(problem: DecisionProblem, solution: Solution, *, solver_id: str) -> 
 
 def _solve_structured(problem: DecisionProblem, solver: ProblemSolver, limits: Limits, timer: Timer) -> Solution:
     started = timer()
-    solution = solver.solve(problem, limits=limits)
+    solution = guarded(lambda: solver.solve(problem, limits=limits), Solution, solver_id=solver.id)
     solve_s = timer() - started
+    if solution.status is SolveStatus.INFEASIBLE:
+        refuse_if_today_holds(problem, solution.detail, solver_id=solver.id)
     return replace(recheck(problem, solution, solver_id=solver.id), build_s=0.0, solve_s=solve_s)
 
 
@@ -139,7 +142,8 @@ class _TierRun:
                 case SolveStatus.INFEASIBLE | SolveStatus.LIMIT if ends:
                     ends = ends if answer.status is SolveStatus.INFEASIBLE else ends[-1:]
                 case SolveStatus.INFEASIBLE | SolveStatus.LIMIT:
-                    self._refuse_if_today_holds(answer)
+                    if answer.status is SolveStatus.INFEASIBLE:
+                        refuse_if_today_holds(self.problem, answer.detail, solver_id=self.solver.id)
                     return answer.status
                 case _:
                     self.best = self._checked(answer, objective, 0)
@@ -160,13 +164,6 @@ class _TierRun:
         self.model = formulate(self.problem, search.window(needed_ms))
         self.best = replace(self.best, point=_carried(narrow, self.model, self.best.point))
         self.build_s += self.timer() - before
-
-    def _refuse_if_today_holds(self, answer: Answer) -> None:
-        kept = today(self.problem)
-        if answer.status is SolveStatus.INFEASIBLE and kept is not None and evaluate(self.problem, kept).feasible:
-            raise SolverContractError(
-                f"solver {self.solver.id!r} says {answer.detail!r}, and today's assignment is feasible"
-            )
 
     def _minimize_again(self, k: int, *, more: bool) -> None:
         """Minimise tier k within what is held, from the best point so far; keep that point if time runs out."""
@@ -203,7 +200,11 @@ class _TierRun:
         before = self.timer()
         left = max(0.0, self.limits.time_s - (before - self.started))
         limits = replace(self.limits, time_s=left / 2 if more else left)
-        answer = self.solver.minimize(self.model, objective, limits=limits, hint=hint)
+        answer = guarded(
+            lambda: self.solver.minimize(self.model, objective, limits=limits, hint=hint),
+            Answer,
+            solver_id=self.solver.id,
+        )
         self.solve_s += self.timer() - before
         return answer
 

@@ -35,7 +35,7 @@ def load_file(path: Path, class_name: str) -> Callable[[], object]:
     sys.modules[name] = module  # Dataclasses look their module up while the file runs.
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed(str(path), error) from error
     return _member(module, class_name, str(path))
@@ -54,7 +54,7 @@ def load_module(module_name: str, class_name: str) -> Callable[[], object]:
         raise UnknownSolverError(
             f"no module {module_name!r}: it must be installed or on PYTHONPATH; for a file, give path/to/file.py:Class"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(module_name, error) from error
     return _member(module, class_name, module_name)
 
@@ -70,7 +70,7 @@ def construct(make: Callable[..., object], where: str, **options: str) -> Solver
         raise SolverUnavailableError(f"solver {where} cannot be used here: {error}") from error
     except SolverError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SolverError(
             f"solver {where} could not be made: {type(error).__name__}: {error}; "
             "its constructor must work without arguments"
@@ -140,7 +140,7 @@ def _member(module: ModuleType, class_name: str, where: str) -> Callable[[], obj
     )
 
 
-def _failed(where: str, error: Exception) -> SolverError:
+def _failed(where: str, error: Exception | SystemExit) -> SolverError:
     """The error for solver code that fails while it is loaded, with the line of it that failed."""
     match error:
         case SyntaxError(filename=file, lineno=line) if file is not None and line is not None:

@@ -41,7 +41,7 @@ def test_mathematics_is_as_recorded(name):
 
 def test_pearl_gates_and_borrows():
     found = bind_policy(load_policy("pearl"), facts())
-    assert found.predictor == "bubble"
+    assert found.predictor == "network"
     assert (found.hysteresis.semantics, found.hysteresis.mode_s, found.hysteresis.resize_s) == ("gate", 12.0, None)
     assert (found.borrow.enabled, found.borrow.gated, found.borrow.window_s) == (True, True, 140.0)
 
