@@ -36,6 +36,14 @@ COMMANDS = {
         help="See what policies would have done in a simulated world.",
     ),
     "fit": Entry(module="pearl.cli.fit", attribute="fit", help="Fit workload and engine profiles to telemetry."),
+    "reproduce": Entry(
+        module="pearl.cli.reproduce",
+        attribute="reproduce",
+        help="Show every figure of the paper beside the simulated one.",
+    ),
+    "calibrate": Entry(
+        module="pearl.cli.calibrate", attribute="calibrate", help="Fit numbers of a scenario to given figures."
+    ),
     "policy": Entry(module="pearl.cli.policy", attribute="policy", help="Check, show and explain policies."),
     "profile": Entry(module="pearl.cli.profile", attribute="profile", help="Fit, list and show engine profiles."),
     "solvers": Entry(module="pearl.cli.solvers", attribute="solvers", help="List the solvers and what they can do."),

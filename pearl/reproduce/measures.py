@@ -1,0 +1,180 @@
+"""What can be read from simulated batches: the left-hand sides of calibration targets and of the paper's section 3.
+
+A gain of A over B is the throughput of A over that of B, less 1; with the same batch, makespan of B over that of A,
+less 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from pearl.core.cluster import Counts
+from pearl.reproduce.bench import Bench
+from pearl.scenario.fields import Seconds, Spec, Whole
+from pearl.sim.batch import BatchResult
+
+MAX_WORKERS = 4096
+"""Largest pool of a target."""
+
+
+def parse_pool(value: object) -> Counts:
+    """`16C` or `5P3D` as counts; ValueError for anything else."""
+    if isinstance(value, Counts):
+        return value
+    found = re.fullmatch(r"(?:([1-9]\d{0,3})C|([1-9]\d{0,3})P([1-9]\d{0,3})D)", str(value))
+    if not found:
+        raise ValueError("expected a pool such as 16C or 5P3D")
+    colocated, prefill, decode = (int(text or 0) for text in found.groups())
+    return Counts(colocated=colocated, prefill=prefill, decode=decode)
+
+
+def _disaggregated(pool: Counts) -> Counts:
+    if not pool.prefill:
+        raise ValueError("expected a disaggregated pool such as 5P3D")
+    return pool
+
+
+Pool = Annotated[Counts, BeforeValidator(parse_pool), WithJsonSchema({"type": "string", "examples": ["16C", "5P3D"]})]
+Batch = Annotated[Whole, Field(ge=1, le=100_000)]
+Workers = Annotated[Whole, Field(ge=2, le=MAX_WORKERS)]
+
+
+class Makespan(Spec):
+    """Seconds from a batch's begin to the completion of its last trajectory."""
+
+    kind: Literal["makespan"]
+    pool: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """Seconds."""
+        return bench.makespan_s(self.pool, self.batch)
+
+
+class MakespanChange(Spec):
+    """Makespan on `after` over that on `before`, less 1."""
+
+    kind: Literal["makespan_change"]
+    before: Pool
+    after: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share; negative where `after` is faster."""
+        return bench.makespan_s(self.after, self.batch) / bench.makespan_s(self.before, self.batch) - 1
+
+
+class RolloutShare(Spec):
+    """Share of a synchronous step, rollout then training, that rollout takes."""
+
+    kind: Literal["rollout_share"]
+    pool: Pool
+    batch: Batch
+    training: Seconds
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        rollout_s = bench.makespan_s(self.pool, self.batch)
+        return rollout_s / (rollout_s + self.training)
+
+
+class TrainerIdle(Spec):
+    """Share of an asynchronous step, the longer of rollout and training, in which the trainer waits."""
+
+    kind: Literal["trainer_idle"]
+    pool: Pool
+    batch: Batch
+    training: Seconds
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        return max(0.0, 1 - self.training / bench.makespan_s(self.pool, self.batch))
+
+
+class PrefillTokenShare(Spec):
+    """Tokens that prefill computed, recomputed ones included, over those and the generated ones."""
+
+    kind: Literal["prefill_token_share"]
+    pool: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        tallies = [result.tally for result in bench.results(self.pool, self.batch)]
+        return _share((tally.prefill_tokens, tally.output_tokens) for tally in tallies)
+
+
+class PrefillTimeShare(Spec):
+    """Prefill's part of the engines' busy time; in a mixed step, in proportion to what the parts would take alone."""
+
+    kind: Literal["prefill_time_share"]
+    pool: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        tallies = [result.tally for result in bench.results(self.pool, self.batch)]
+        return _share((tally.prefill_s, tally.decode_s) for tally in tallies)
+
+
+class HitRate(Spec):
+    """Share of the turns' prompt tokens, whole contexts, whose KV was there."""
+
+    kind: Literal["prefix_hit_rate"]
+    pool: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        results: tuple[BatchResult, ...] = bench.results(self.pool, self.batch)
+        return sum(result.prefix_hit_rate for result in results) / len(results)
+
+
+class ModeGain(Spec):
+    """Gain of one mode over the other on the same number of workers, disaggregated in its best ratio."""
+
+    kind: Literal["disaggregation_gain", "colocation_gain"]
+    workers: Workers
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share; negative where the other mode is faster."""
+        colocated_s = bench.makespan_s(Counts(colocated=self.workers), self.batch)
+        split_s = bench.makespan_s(bench.best_ratio(self.workers, self.batch), self.batch)
+        return colocated_s / split_s - 1 if self.kind == "disaggregation_gain" else split_s / colocated_s - 1
+
+
+class RatioRegret(Spec):
+    """Makespan of a ratio over that of the best ratio of as many workers, less 1: 0 where it is the best."""
+
+    kind: Literal["ratio_regret"]
+    ratio: Annotated[Pool, AfterValidator(_disaggregated)]
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share, at least 0."""
+        best = bench.best_ratio(self.ratio.serving, self.batch)
+        return max(0.0, bench.makespan_s(self.ratio, self.batch) / bench.makespan_s(best, self.batch) - 1)
+
+
+Measure = Annotated[
+    Makespan
+    | MakespanChange
+    | RolloutShare
+    | TrainerIdle
+    | PrefillTokenShare
+    | PrefillTimeShare
+    | HitRate
+    | ModeGain
+    | RatioRegret,
+    Field(discriminator="kind"),
+]
+
+
+def _share(parts: Iterable[tuple[float, float]]) -> float:
+    first, second = (sum(column) for column in zip(*parts, strict=True))
+    return first / (first + second) if first + second else 0.0

@@ -1,0 +1,110 @@
+"""Carries a reproduction out: every run once, in parallel, then the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from pearl.errors import UsageError
+from pearl.reproduce.rows import Row, judge
+from pearl.reproduce.simulate import Effort, Simulated, runs_for, simulated
+from pearl.reproduce.targets import Target, load_targets
+from pearl.reproduce.world import RunFigures, RunKey, simulate_run
+
+NOTES = Path(__file__).parent / "notes.yaml"
+"""Explanations of rows, by id, written after looking at the cause."""
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is to be simulated for some rows."""
+
+    effort: Effort
+    runs: tuple[RunKey, ...]
+    """Each once, however many rows share it."""
+    alone: tuple[Target, ...]
+    """Rows of batches on fixed pools."""
+
+    def __len__(self) -> int:
+        return len(self.runs) + len(self.alone)
+
+
+def choose_targets(sections: Sequence[str], models: Sequence[str] = ()) -> tuple[Target, ...]:
+    """The rows of the sections given (`6` stands for 6.2 to 6.5.2), or all; raises UsageError where there are none."""
+    targets = load_targets()
+    chosen = tuple(
+        target
+        for target in targets
+        if (not sections or any(_inside(target.section, section) for section in sections))
+        and (not models or target.model in models)
+    )
+    if not chosen:
+        known = ", ".join(dict.fromkeys(target.section for target in targets))
+        raise UsageError(f"no rows in section {', '.join(sections) or 'any'}; sections: {known}")
+    return chosen
+
+
+def plan_work(targets: Sequence[Target], effort: Effort) -> Work:
+    """What the rows need."""
+    keys = {target.id: tuple(runs_for(target, effort)) for target in targets}
+    return Work(
+        effort=effort,
+        runs=tuple(dict.fromkeys(key for needed in keys.values() for key in needed)),
+        alone=tuple(target for target in targets if not keys[target.id]),
+    )
+
+
+def reproduce(targets: Sequence[Target], *, effort: Effort, jobs: int, told: Told = lambda _: None) -> tuple[Row, ...]:
+    """The rows, in the order given; `told` hears of every part that is done."""
+    runs: dict[RunKey, RunFigures] = {}
+    alone: dict[str, Simulated] = {}
+    for job, found in _carry_out(plan_work(targets, effort), jobs):
+        if isinstance(job, RunKey) and isinstance(found, RunFigures):
+            runs[job] = found
+        elif isinstance(job, Target) and isinstance(found, Simulated):
+            alone[job.id] = found
+        told(_name(job))
+    notes = read_notes()
+    return tuple(judge(target, alone.get(target.id) or simulated(target, effort, runs), notes) for target in targets)
+
+
+def read_notes() -> Mapping[str, str]:
+    """Explanations by row id."""
+    notes = yaml.safe_load(NOTES.read_text(encoding="utf-8")) or {}
+    return {str(row): " ".join(str(text).split()) for row, text in notes.items()}
+
+
+def _carry_out(work: Work, jobs: int) -> Iterator[tuple[RunKey | Target, RunFigures | Simulated]]:
+    every: tuple[RunKey | Target, ...] = (*work.runs, *work.alone)
+    if jobs <= 1:
+        for job in every:
+            yield job, _do(job, work.effort)
+        return
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        waiting = {pool.submit(_do, job, work.effort): job for job in every}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _do(job: RunKey | Target, effort: Effort) -> RunFigures | Simulated:
+    return simulate_run(job) if isinstance(job, RunKey) else simulated(job, effort, {})
+
+
+def _name(key: RunKey | Target) -> str:
+    if isinstance(key, Target):
+        return key.id
+    where = key.segment.value if key.segment else "no spot GPUs"
+    return f"{key.model}, {key.policy}, {key.rollout_gpus} GPUs, {where}, B = {key.batch}, seed {key.seed}"
+
+
+def _inside(section: str, wanted: str) -> bool:
+    return section == wanted or section.startswith(f"{wanted}.")
