@@ -12,12 +12,14 @@ from pearl.core.facts import ForecastSamples
 from pearl.documents import nearest
 from pearl.errors import Fault, InputError
 from pearl.tracking.history import History, Series, Source, observe
-from pearl.tracking.life_cycle import HORIZON_S, LifeCycle
+from pearl.tracking.life_cycle import LifeCycle
 
 WINDOW = 12
 """Observations that a moving average spans: two minutes of intervals of `INTERVAL_S`."""
 INTERVAL_S = 10.0
 """Length over which demand is averaged: a few turns of every trajectory."""
+COUNT_OVER_S = 600.0
+"""Time over which workers' reclaims and arrivals are counted: shorter counts are nearly all 0."""
 _COUNTED = frozenset({Source.SPOT_RECLAIMS, Source.SPOT_ARRIVALS})
 
 
@@ -44,8 +46,8 @@ class LastValue:
 
     id: str = "last_value"
     interval_s: float = INTERVAL_S
-    horizon_s: float = HORIZON_S
-    """Time over which reclaims and arrivals are counted."""
+    count_over_s: float = COUNT_OVER_S
+    """Time over which reclaims and arrivals of workers are counted."""
 
     def samples(self, source: Source, history: History, now_s: float) -> ForecastSamples:
         """The last observation."""
@@ -60,7 +62,7 @@ class MovingAverage:
     id: str = "moving_average"
     window: int = WINDOW
     interval_s: float = INTERVAL_S
-    horizon_s: float = HORIZON_S
+    count_over_s: float = COUNT_OVER_S
 
     def samples(self, source: Source, history: History, now_s: float) -> ForecastSamples:
         """The mean, as one value."""
@@ -76,7 +78,7 @@ class Observed:
     id: str = "observed"
     window: int = WINDOW
     interval_s: float = INTERVAL_S
-    horizon_s: float = HORIZON_S
+    count_over_s: float = COUNT_OVER_S
 
     def samples(self, source: Source, history: History, now_s: float) -> ForecastSamples:
         """The observations, newest last."""
@@ -128,9 +130,9 @@ class _Paced(Protocol):
     @property
     def interval_s(self) -> float: ...
     @property
-    def horizon_s(self) -> float: ...
+    def count_over_s(self) -> float: ...
 
 
 def _series(forecaster: _Paced, source: Source, history: History, now_s: float) -> Series:
-    interval_s = forecaster.horizon_s if source in _COUNTED else forecaster.interval_s
+    interval_s = forecaster.count_over_s if source in _COUNTED else forecaster.interval_s
     return observe(source, history, now_s, interval_s=interval_s)

@@ -11,6 +11,9 @@ from enum import StrEnum
 from pearl.core.event import Event, EventKind
 from pearl.core.telemetry import ArrivalRecord, Life, TurnRecord
 
+MAX_INTERVALS = 256
+"""Newest intervals that a series holds: no forecaster looks further back, whatever origin the clock has."""
+
 
 class Source(StrEnum):
     """Forecast sources of the policy language that the Runtime Tracker feeds; base units."""
@@ -121,8 +124,8 @@ def _binned(
     pairs: list[tuple[float, float]], *, until_s: float, since_s: float, interval_s: float
 ) -> tuple[float, ...]:
     """Sums over the whole intervals that end at `until_s`, oldest first."""
-    number = int((until_s - since_s) / interval_s + 1e-9)
-    sums = [0.0] * max(number, 0)
+    number = max(0, min(int((until_s - since_s) / interval_s + 1e-9), MAX_INTERVALS))
+    sums = [0.0] * number
     for at_s, amount in pairs:
         index = math.floor((until_s - at_s) / interval_s)
         if 0 <= index < number:

@@ -35,7 +35,7 @@ MAX_PATHS = 16
 MIN_PATHS = 4
 """Of thousands of trajectories a few futures are enough for the total."""
 PATHS_IN_ALL = 32_768
-"""Futures of all trajectories together, where `MIN_PATHS` allows: a forecast then takes a quarter of a second."""
+"""Futures of all trajectories together, where `MIN_PATHS` allows: a forecast then takes less than a second."""
 MIN_POOL = 8
 """Turns of like index below which the turns of any index stand in."""
 MAX_TURNS = 64
@@ -84,44 +84,72 @@ class _Futures:
     """1 where it has not ended at the horizon."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """Every trajectory on every path, at the turn whose prompt comes next or is under way: (trajectories, paths)."""
+
+    turn: Ints
+    at: Floats
+    """When the turn is asked for; infinite once the trajectory has ended, or leaves the horizon."""
+    asked: Floats
+    """Prompt tokens that are then asked for."""
+    done: Floats
+    """Output tokens that are already out."""
+    fresh: NDArray[np.bool_]
+    """Whether a prefill comes first."""
+
+
 def _futures(history: History, *, horizon_s: float, paths: int) -> _Futures:
     import numpy as np
 
     past = _Past.of(history)
-    lives = sorted(history.lives, key=_name)
-    draw = _Uniforms(len(lives), paths)
-    turn = np.array([[life.turn] * paths for life in lives], dtype=np.int64).reshape(len(lives), paths)
-    prompt = _column(lives, paths, _prompt_left)
-    done = _column(lives, paths, lambda life: 0 if life.stage is Stage.ENVIRONMENT else life.output_tokens)
-    outside = _column(lives, paths, lambda life: life.stage is Stage.ENVIRONMENT) > 0
-    fresh = _column(lives, paths, lambda life: life.stage in (Stage.QUEUED, Stage.PREFILL)) > 0
-    elapsed = _column(lives, paths, lambda life: life.stage_s)
-
-    # A trajectory in the environment goes on: a last turn waits for nothing.
-    wait = past.environment(turn + 1, draw(), above=elapsed) - elapsed
-    turn = np.where(outside, turn + 1, turn)
-    at = np.where(outside, wait, 0.0)
-    asked = np.where(outside, past.prompt(turn, draw()), prompt)
-    fresh = fresh | outside
-    alive = np.ones_like(at)
-    prompts, outputs = np.zeros_like(at), np.zeros_like(at)
+    draw = _Uniforms(len(history.lives), paths)
+    walk = _standing(sorted(history.lives, key=_name), past, draw, paths)
+    alive = np.ones_like(walk.at)
+    prompts, outputs = np.zeros_like(alive), np.zeros_like(alive)
     for _ in range(MAX_TURNS):
-        under_way = (alive > 0) & (at <= horizon_s)
+        under_way = walk.at <= horizon_s
         if not under_way.any():
             break
-        prompts += np.where(under_way, asked, 0.0)
-        start = at + np.where(fresh, past.prefill_s, 0.0)
-        left = past.output(turn, draw(), above=done) - done
+        prompts += np.where(under_way, walk.asked, 0.0)
+        start = walk.at + np.where(walk.fresh, past.prefill_s, 0.0)
+        left = past.output(walk.turn, draw(), above=walk.done) - walk.done
         end = start + left * past.token_s
-        decoded = np.clip((horizon_s - start) / past.token_s, 0.0, left)
-        outputs += np.where(under_way, decoded, 0.0)
-        ends = draw() < past.hazard(turn)
-        alive = np.where(under_way & ends & (end <= horizon_s), 0.0, alive)
-        turn = turn + 1
-        at = np.where(under_way & ~ends, end + past.environment(turn, draw()), np.inf)
-        asked = past.prompt(turn, draw())
-        fresh, done = np.ones_like(fresh), np.zeros_like(done)
+        outputs += np.where(under_way, np.clip((horizon_s - start) / past.token_s, 0.0, left), 0.0)
+        ends = draw() < past.hazard(walk.turn)
+        alive[under_way & ends & (end <= horizon_s)] = 0.0
+        turn = walk.turn + 1
+        walk = _Walk(
+            turn=turn,
+            at=np.where(under_way & ~ends, end + past.environment(turn, draw()), np.inf),
+            asked=past.prompt(turn, draw()),
+            done=np.zeros_like(walk.done),
+            fresh=np.ones_like(walk.fresh),
+        )
     return _Futures(prompt_tokens=prompts, output_tokens=outputs, alive=alive)
+
+
+def _standing(lives: Sequence[Life], past: _Past, draw: _Uniforms, paths: int) -> _Walk:
+    """Where they stand. One in the environment goes on for certain: nothing waits for the answer of a last turn."""
+    import numpy as np
+
+    def column(of: Callable[[Life], float]) -> Floats:
+        """A figure of each life, the same on every path."""
+        return np.array([[float(of(life))] * paths for life in lives], dtype=float).reshape(len(lives), paths)
+
+    outside = column(lambda life: life.stage is Stage.ENVIRONMENT) > 0
+    before_decode = column(lambda life: life.stage in (Stage.QUEUED, Stage.PREFILL)) > 0
+    elapsed = column(lambda life: life.stage_s)
+    turn = column(lambda life: life.turn).astype(np.int64) + outside
+    wait = past.environment(turn, draw(), above=elapsed) - elapsed
+    left = column(lambda life: life.prompt_left_tokens)
+    return _Walk(
+        turn=turn,
+        at=np.where(outside, wait, 0.0),
+        asked=np.where(outside, past.prompt(turn, draw()), np.where(before_decode, left, 0.0)),
+        done=np.where(outside, 0.0, column(lambda life: life.output_tokens)),
+        fresh=before_decode | outside,
+    )
 
 
 class _Pools:
@@ -229,17 +257,6 @@ def _primes() -> Iterator[int]:
             found.append(candidate)
             yield candidate
         candidate += 1
-
-
-def _column(lives: Sequence[Life], paths: int, of: Callable[[Life], float]) -> Floats:
-    """A figure of each life, the same on every path."""
-    import numpy as np
-
-    return np.array([[float(of(life))] * paths for life in lives], dtype=float).reshape(len(lives), paths)
-
-
-def _prompt_left(life: Life) -> float:
-    return life.prompt_left_tokens if life.stage in (Stage.QUEUED, Stage.PREFILL) else 0
 
 
 def _name(life: Life) -> tuple[str, int, float]:

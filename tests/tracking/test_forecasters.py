@@ -13,7 +13,7 @@ from pearl.core.event import Event, EventKind
 from pearl.core.telemetry import ArrivalRecord, Life, Stage, TurnRecord
 from pearl.errors import InputError
 from pearl.policy.vocabulary import SOURCES
-from pearl.tracking.forecasters import FORECASTERS, forecast, get_forecaster
+from pearl.tracking.forecasters import FORECASTERS, MovingAverage, Observed, forecast, get_forecaster
 from pearl.tracking.history import History, Source
 from pearl.tracking.life_cycle import HORIZON_S, LifeCycle
 from tests.tracking.worlds import arrival, turn
@@ -160,6 +160,13 @@ def test_halved_capacity_at_constant_offered_load_leaves_demand_as_it_is(name: s
     assert value(name, source, halved, 60.0) == pytest.approx(value(name, source, history, 60.0), rel=0.08)
 
 
+def test_a_clock_with_a_far_origin_costs_nothing() -> None:
+    start_s = 1.8e9
+    history = History(arrivals=tuple(arrival("t", i, new_prompt_tokens=500, at_s=start_s + i) for i in range(60)))
+    assert value("last_value", Source.PREFILL_DEMAND, history, start_s + 60) == pytest.approx(500, rel=0.1)
+    assert value("observed", Source.SPOT_RECLAIMS, history, start_s + 60) == 0
+
+
 def trained(kind: EventKind, at_s: float) -> Event:
     return Event(kind=kind, at_s=at_s)
 
@@ -189,10 +196,11 @@ def test_a_reclaimed_worker_is_lost_once_and_again_when_it_came_back() -> None:
         Event(kind=EventKind.GPUS_ADDED, added=(back,), at_s=70.0),
         lost(EventKind.GPUS_LOST, 80.0, "a"),
     )
-    history = History(events=events)
-    assert get_forecaster("observed").samples(Source.SPOT_RECLAIMS, history, 120.0).values == (2, 1, 1, 0)
-    assert value("moving_average", Source.SPOT_RECLAIMS, history, 120.0) == 1.0
-    assert get_forecaster("observed").samples(Source.SPOT_ARRIVALS, history, 120.0).values == (0, 0, 1, 0)
+    history, observed = History(events=events), Observed(count_over_s=30.0)
+    assert observed.samples(Source.SPOT_RECLAIMS, history, 120.0).values == (2, 1, 1, 0)
+    assert MovingAverage(count_over_s=30.0).samples(Source.SPOT_RECLAIMS, history, 120.0).values == (1,)
+    assert observed.samples(Source.SPOT_ARRIVALS, history, 120.0).values == (0, 0, 1, 0)
+    assert observed.samples(Source.SPOT_RECLAIMS, history, 29.0).values == (), "no whole interval yet"
 
 
 def test_life_cycle_of_one_trajectory_by_hand() -> None:
