@@ -10,7 +10,7 @@ from importlib.resources import files
 from pearl.core.cluster import Role, Zone
 from pearl.core.decision import Outcome
 from pearl.report.timeline_data import DecisionMark, MarkKind, Timeline
-from pearl.report.timeline_layout import Stack, caption, clock, is_crowded, stack_of
+from pearl.report.timeline_layout import Stack, caption, clock, stacks_of
 from pearl.report.timeline_svg import svg_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -25,9 +25,9 @@ def html_text(timeline: Timeline, *, title: str, results: Results | None = None)
 
     The same input gives the same bytes. Without scripts the picture stays, a click leads to the decision's row.
     """
-    stacks = {zone.value: stack_of(timeline, zone) for zone in timeline.zones} if is_crowded(timeline) else {}
-    about = caption(timeline, bin_s=next((s.bin_s for s in stacks.values() if s.bin_s is not None), None))
-    levels = {zone: _levels(stack) for zone, stack in stacks.items()}
+    stacks = stacks_of(timeline)
+    about = caption(timeline, stacks.values())
+    levels = {zone.value: _levels(stack) for zone, stack in stacks.items()}
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',

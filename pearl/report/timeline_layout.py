@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from pearl.core.cluster import Role, Zone
 from pearl.core.decision import Outcome
 from pearl.core.grouping import natural_key
-from pearl.report.timeline_data import PHASES, Band, Curve, Phase, Timeline, WorkerLife
+from pearl.report.timeline_data import PHASES, Band, Curve, DecisionMark, Phase, Timeline, WorkerLife
 
 MOST_LANES = 96
 """With more lanes than this a lane is too thin to read: GPUs are then shown by the number in each phase."""
@@ -24,6 +24,10 @@ MOST_STEPS = 2000
 """Changes of a stack past which it is averaged over bins: no picture has more columns of pixels."""
 BINS = 1000
 """Bins of an averaged stack."""
+NAME_LENGTH = 13
+"""Longer names of workers are cut at the left, where they differ least, to fit beside the lane."""
+LEAST_HEIGHT = 0.4
+"""Height of a small zone's stack, as a share of the largest zone's."""
 LABEL_ROWS = 4
 """Rows for the labels of switches; a label for which all are taken is left out, its marker stays."""
 
@@ -48,11 +52,12 @@ class Lane:
 
     @property
     def label(self) -> str:
-        """The worker, or the one whose later lives share the lane; else the number of workers."""
+        """The first worker, `…` where others follow it that are not its returns, and its GPUs where more than one."""
         first = home_of(self.workers[0].worker)
         mixed = any(home_of(life.worker) != first for life in self.workers)
         gpus = self.workers[0].gpus
-        return f"{first}{' …' if mixed else ''}{f' ×{gpus}' if gpus > 1 else ''}"
+        shown = first if len(first) <= NAME_LENGTH else f"…{first[1 - NAME_LENGTH :]}"
+        return f"{shown}{' …' if mixed else ''}{f' ×{gpus}' if gpus > 1 else ''}"
 
 
 def home_of(worker: str) -> str:
@@ -72,9 +77,11 @@ def lanes_of(timeline: Timeline) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
-def is_crowded(timeline: Timeline) -> bool:
-    """Whether lanes would be too many to read, so that stacks are drawn."""
-    return len(lanes_of(timeline)) > MOST_LANES
+def stacks_of(timeline: Timeline) -> dict[Zone, Stack]:
+    """The stack of every zone where lanes would be too many to read; else none."""
+    if len(lanes_of(timeline)) <= MOST_LANES:
+        return {}
+    return {zone: stack_of(timeline, zone) for zone in timeline.zones}
 
 
 def _packed(lives: Iterable[WorkerLife]) -> list[list[WorkerLife]]:
@@ -98,6 +105,17 @@ class Stack:
     layers: tuple[tuple[Phase, tuple[float, ...]], ...]
     bin_s: float | None
     """Length of the bins over which levels were averaged; None where they are exact."""
+
+    @property
+    def peak(self) -> float:
+        """Most GPUs at a time."""
+        return max((sum(levels) for levels in zip(*(levels for _, levels in self.layers), strict=True)), default=0.0)
+
+
+def heights_of(stacks: Mapping[Zone, Stack]) -> dict[Zone, float]:
+    """Relative heights, 1 for the zone with most GPUs: small zones take less room, and never too little to read."""
+    most = max((stack.peak for stack in stacks.values()), default=0.0)
+    return {zone: max(LEAST_HEIGHT, stack.peak / most) for zone, stack in stacks.items()}
 
 
 def stack_of(timeline: Timeline, zone: Zone) -> Stack:
@@ -125,6 +143,41 @@ def means(curve: Curve, edges_s: Sequence[float]) -> tuple[float, ...]:
         return areas[index] + (time_s - curve.at_s[index]) * curve.gpus[index] if index >= 0 else 0.0
 
     return tuple((area(end) - area(begin)) / (end - begin) for begin, end in pairwise(edges_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchLabel:
+    """Where the configuration of a switch is written: lengths as shares of the plot's width."""
+
+    index: int
+    """Of the decision in the timeline."""
+    mark: DecisionMark
+    spot: float
+    """Left end of the text."""
+    width: float
+    row: int
+
+
+def switch_labels(timeline: Timeline, *, character: float) -> list[SwitchLabel]:
+    """Labels of the switches, where there is room; `character` is a character's width as a share of the plot's.
+
+    A switch to the configuration of the one before gets none if the two labels would collide: the one says it.
+    """
+    wanted: list[SwitchLabel] = []
+    for index, mark in enumerate(timeline.decisions):
+        width = character * (len(mark.configuration) + 1)
+        label = SwitchLabel(
+            index=index, mark=mark, spot=min(mark.at_s / timeline.horizon_s, 1 - width), width=width, row=0
+        )
+        if mark.outcome is Outcome.SWITCH and not (wanted and _said(wanted[-1], label)):
+            wanted.append(label)
+    rows = place_labels([label.spot for label in wanted], [label.width for label in wanted])
+    return [replace(label, row=row) for label, row in zip(wanted, rows, strict=True) if row is not None]
+
+
+def _said(before: SwitchLabel, label: SwitchLabel) -> bool:
+    same = before.mark.configuration == label.mark.configuration
+    return same and label.spot < before.spot + before.width
 
 
 def place_labels(spots: Sequence[float], widths: Sequence[float], *, rows: int = LABEL_ROWS) -> list[int | None]:
@@ -174,17 +227,23 @@ def clock(time_s: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}"
 
 
-def caption(timeline: Timeline, *, bin_s: float | None) -> str:
-    """What the picture holds, in a line; `bin_s` is the bin over which levels were averaged, if they were."""
+def caption(timeline: Timeline, stacks: Iterable[Stack]) -> str:
+    """What the picture holds, in a line."""
+    bin_s = next((stack.bin_s for stack in stacks if stack.bin_s is not None), None)
+    axis = time_axis(timeline.horizon_s)
     switches = sum(mark.outcome is Outcome.SWITCH for mark in timeline.decisions)
     parts = [
-        f"simulated {timeline.horizon_s / 3600:.3g} h",
-        f"{len(timeline.workers)} workers over time",
-        f"{sum(bar.ended for bar in timeline.batches)} batches",
-        f"{len(timeline.decisions)} decisions, {switches} switches",
+        f"{timeline.horizon_s / axis.unit_s:.4g} {axis.unit} of simulated time",
+        _many(len(timeline.workers), "worker", "workers"),
+        _many(sum(bar.ended for bar in timeline.batches), "whole batch", "whole batches"),
+        f"{_many(len(timeline.decisions), 'decision', 'decisions')}, {_many(switches, 'switch', 'switches')}",
         *([f"levels averaged over {bin_s:.3g} s"] if bin_s is not None else []),
     ]
     return " · ".join(parts)
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
 
 
 def levels_of(curve: Curve, horizon_s: float) -> tuple[list[float], list[int]]:

@@ -127,7 +127,7 @@ class _Facts:
 
     def error(self, key: str, expected: str) -> InputError:
         return InputError(
-            Fault(message=f"{key!r} of a {self.what} record is {shown(self.data.get(key))}", expected=expected)
+            Fault(message=f"{key!r} of the {self.what} record is {shown(self.data.get(key))}", expected=expected)
         )
 
     def get(self, key: str) -> object:

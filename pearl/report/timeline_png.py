@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,25 @@ from pearl.report.timeline_layout import (
     ALARM_COLOUR,
     BATCH_COLOUR,
     LABEL_ROWS,
-    MOST_LANES,
     ROLE_COLOURS,
     TRAINING_COLOUR,
     ZONE_COLOURS,
     Lane,
     Stack,
     caption,
+    heights_of,
     lanes_of,
     levels_of,
-    place_labels,
-    stack_of,
+    stacks_of,
+    switch_labels,
     time_axis,
 )
 
 WIDTH_IN = 10.0
 DPI = 200
 LANE_IN = 0.13
+LEAST_LANES = 5
+"""A zone of fewer lanes is as high as this, so that its name has room."""
 STACK_IN = 1.5
 """Height of one zone's stack."""
 EVENTS_IN = 1.15
@@ -48,7 +51,7 @@ ZONE_DASHES = {Zone.RESERVED: "solid", Zone.PREEMPTIBLE: "dashed", Zone.OVERLAP:
 def write_png(timeline: Timeline, path: Path, *, title: str) -> None:
     """Draw the picture into a file, whole or not at all.
 
-    Up to MOST_LANES workers at a time each have a lane; past that, each zone is a stack of GPUs by phase. Raises
+    Each worker has a lane; where these would be too many to read, each zone is a stack of GPUs by phase. Raises
     UsageError where matplotlib is missing, and InputError where the file cannot be written.
     """
     write_whole(path, png_bytes(timeline, title=title))
@@ -63,7 +66,8 @@ def png_bytes(timeline: Timeline, *, title: str) -> bytes:
         raise UsageError(
             "PNG pictures need matplotlib, which is not installed; run: pip install 'pearl[report]', or write .html"
         ) from None
-    panels = _panels(timeline)
+    stacks = stacks_of(timeline)
+    panels = _panels(timeline, stacks)
     figure = Figure(figsize=(WIDTH_IN, sum(panel.height_in for panel in panels) + 0.2 * len(panels) + 1.0), dpi=DPI)
     FigureCanvasAgg(figure)
     axes = figure.subplots(
@@ -72,7 +76,7 @@ def png_bytes(timeline: Timeline, *, title: str) -> bytes:
     for panel, ax in zip(panels, axes, strict=True):
         _dress(ax)
         panel.draw(ax)
-    _finish(figure, list(axes), timeline, title, panels)
+    _finish(figure, list(axes), timeline, title=title, stacks=stacks)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
@@ -84,28 +88,20 @@ class _Panel:
 
     height_in: float
     draw: Callable[[Any], None]
-    bin_s: float | None = None
 
 
-def _panels(timeline: Timeline) -> list[_Panel]:
+def _panels(timeline: Timeline, stacks: Mapping[Zone, Stack]) -> list[_Panel]:
     panels = [
         _Panel(height_in=EVENTS_IN, draw=lambda ax: _draw_events(ax, timeline)),
         _Panel(height_in=AVAILABILITY_IN, draw=lambda ax: _draw_availability(ax, timeline)),
     ]
-    lanes = lanes_of(timeline)
-    for zone in timeline.zones:
-        own = [lane for lane in lanes if lane.zone is zone]
-        panels.append(_lane_panel(zone, own) if len(lanes) <= MOST_LANES else _stack_panel(timeline, zone))
+    for zone, share in heights_of(stacks).items():
+        panels.append(_Panel(height_in=STACK_IN * share, draw=partial(_draw_stack, zone=zone, stack=stacks[zone])))
+    for zone in () if stacks else timeline.zones:
+        own = [lane for lane in lanes_of(timeline) if lane.zone is zone]
+        height_in = max(LEAST_LANES, len(own)) * LANE_IN
+        panels.append(_Panel(height_in=height_in, draw=partial(_draw_lanes, zone=zone, lanes=own)))
     return panels
-
-
-def _lane_panel(zone: Zone, lanes: Sequence[Lane]) -> _Panel:
-    return _Panel(height_in=max(3, len(lanes)) * LANE_IN, draw=lambda ax: _draw_lanes(ax, zone, lanes))
-
-
-def _stack_panel(timeline: Timeline, zone: Zone) -> _Panel:
-    stack = stack_of(timeline, zone)
-    return _Panel(height_in=STACK_IN, draw=lambda ax: _draw_stack(ax, zone, stack), bin_s=stack.bin_s)
 
 
 def _dress(ax: Any) -> None:
@@ -116,7 +112,15 @@ def _dress(ax: Any) -> None:
     ax.set_axisbelow(True)
 
 
-def _finish(figure: Any, axes: Sequence[Any], timeline: Timeline, title: str, panels: Sequence[_Panel]) -> None:
+def _legend_above(ax: Any) -> None:
+    """One line over the panel's upper right corner, of whatever has a label."""
+    handles, _ = ax.get_legend_handles_labels()
+    if handles:
+        anchor = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97), "borderaxespad": 0}
+        ax.legend(fontsize=SMALL - 1, frameon=False, ncols=len(handles), handlelength=1.6, **anchor)
+
+
+def _finish(figure: Any, axes: Sequence[Any], timeline: Timeline, *, title: str, stacks: Mapping[Zone, Stack]) -> None:
     axis = time_axis(timeline.horizon_s)
     ticks = axis.ticks(timeline.horizon_s)
     last = axes[-1]
@@ -125,11 +129,10 @@ def _finish(figure: Any, axes: Sequence[Any], timeline: Timeline, title: str, pa
     last.set_xlabel(f"simulated time ({axis.unit})", fontsize=SMALL + 1)
     for ax in axes:
         ax.yaxis.set_label_coords(-0.075, 0.5)
-    bins = [panel.bin_s for panel in panels if panel.bin_s is not None]
     height = figure.get_size_inches()[1]
     figure.subplots_adjust(left=0.1, right=0.985, top=1 - 0.75 / height, bottom=0.45 / height, hspace=0.22)
     figure.text(0.1, 1 - 0.1 / height, title, fontsize=11, weight="bold", va="top")
-    figure.text(0.1, 1 - 0.32 / height, caption(timeline, bin_s=bins[0] if bins else None), fontsize=SMALL, va="top")
+    figure.text(0.1, 1 - 0.32 / height, caption(timeline, stacks.values()), fontsize=SMALL, va="top")
     _legend(figure, timeline, height)
 
 
@@ -145,7 +148,7 @@ def _legend(figure: Any, timeline: Timeline, height: float) -> None:
     ]
     if moving:
         patches.append(
-            Patch(facecolor="white", edgecolor="black", hatch="//////", linewidth=0.3, label="transitioning to")
+            Patch(facecolor="white", edgecolor="black", hatch="//////", linewidth=0.3, label="transitioning")
         )
     figure.legend(
         handles=patches,
@@ -170,7 +173,10 @@ def _draw_events(ax: Any, timeline: Timeline) -> None:
     _draw_decisions(ax, timeline.decisions)
     _label_switches(ax, timeline)
     rolled_back = [mark.at_s for mark in timeline.marks if mark.kind is MarkKind.ROLLED_BACK]
-    ax.plot(rolled_back, [1.72] * len(rolled_back), "x", color=ALARM_COLOUR, markersize=4, label=MarkKind.ROLLED_BACK)
+    if rolled_back:
+        heights = [1.72] * len(rolled_back)
+        ax.plot(rolled_back, heights, "x", color=ALARM_COLOUR, markersize=4, label=MarkKind.ROLLED_BACK)
+    _legend_above(ax)
     ax.set_ylim(-0.5, 2.3 + 0.55 * LABEL_ROWS)
     ax.set_yticks(range(len(_ROWS)), _ROWS)
     ax.tick_params(axis="y", length=0)
@@ -201,18 +207,14 @@ def _draw_decisions(ax: Any, decisions: Sequence[DecisionMark]) -> None:
         if times:
             label = f"{outcome.value} ({len(times)})"
             ax.plot(times, [2.0] * len(times), linestyle="none", clip_on=False, label=label, zorder=3, **shape)
-    ax.legend(loc="upper right", fontsize=SMALL - 1, frameon=False, ncols=4, bbox_to_anchor=(1.0, 1.16), handlelength=1)
 
 
 def _label_switches(ax: Any, timeline: Timeline) -> None:
-    switches = [mark for mark in timeline.decisions if mark.outcome is Outcome.SWITCH]
-    widths = [CHARACTER_SHARE * (len(mark.configuration) + 1.5) for mark in switches]
-    spots = [min(mark.at_s / timeline.horizon_s, 1 - width) for mark, width in zip(switches, widths, strict=True)]
-    for mark, spot, row in zip(switches, spots, place_labels(spots, widths), strict=True):
-        if row is not None:
-            height = 2.45 + 0.55 * row
-            ax.plot([mark.at_s, mark.at_s], [2.0, height], color="#BBBBBB", linewidth=0.4, zorder=1)
-            ax.text(spot * timeline.horizon_s, height, mark.configuration, fontsize=SMALL - 1, va="bottom", ha="left")
+    for label in switch_labels(timeline, character=CHARACTER_SHARE):
+        at_s, height = label.mark.at_s, 2.45 + 0.55 * label.row
+        ax.plot([at_s, at_s], [2.0, height], color="#BBBBBB", linewidth=0.4, zorder=1)
+        text = label.mark.configuration
+        ax.text(label.spot * timeline.horizon_s, height, text, fontsize=SMALL - 1, va="bottom", ha="left")
 
 
 # -- availability ----------------------------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def _draw_availability(ax: Any, timeline: Timeline) -> None:
     ax.margins(y=0.15)
     ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)
     ax.set_ylabel("GPUs held", fontsize=SMALL)
-    ax.legend(loc="upper right", fontsize=SMALL - 1, frameon=False, ncols=5, bbox_to_anchor=(1.0, 1.16))
+    _legend_above(ax)
 
 
 def _draw_curve(ax: Any, curve: Curve, horizon_s: float, **style: Any) -> None:
@@ -261,7 +263,7 @@ def _fill(phase: Phase) -> dict[str, Any]:
     return {"facecolor": "white", "edgecolor": edge, "linewidth": 0, "hatch": "//////"}
 
 
-def _draw_lanes(ax: Any, zone: Zone, lanes: Sequence[Lane]) -> None:
+def _draw_lanes(ax: Any, *, zone: Zone, lanes: Sequence[Lane]) -> None:
     from matplotlib.collections import PolyCollection
 
     boxes: dict[Phase, list[list[tuple[float, float]]]] = {phase: [] for phase in PHASES}
@@ -274,13 +276,13 @@ def _draw_lanes(ax: Any, zone: Zone, lanes: Sequence[Lane]) -> None:
     for phase, verts in boxes.items():
         if verts:
             ax.add_collection(PolyCollection(verts, **_fill(phase)))
-    ax.set_ylim(max(3, len(lanes)) - 0.4, -0.6)
+    ax.set_ylim(max(LEAST_LANES, len(lanes)) - 0.4, -0.6)
     ax.set_yticks(range(len(lanes)), [lane.label for lane in lanes], fontsize=SMALL - 2)
     ax.tick_params(axis="y", length=0)
     ax.set_ylabel(zone.value, fontsize=SMALL)
 
 
-def _draw_stack(ax: Any, zone: Zone, stack: Stack) -> None:
+def _draw_stack(ax: Any, *, zone: Zone, stack: Stack) -> None:
     lower = [0.0] * len(stack.edges_s)
     for phase, levels in stack.layers:
         upper = [below + level for below, level in zip(lower, (*levels, levels[-1]), strict=True)]

@@ -14,14 +14,15 @@ from pearl.core.decision import Outcome
 from pearl.report.timeline_data import Bar, Curve, DecisionMark, Interval, Mark, MarkKind, Phase, Timeline, WorkerLife
 from pearl.report.timeline_layout import (
     LABEL_ROWS,
-    MOST_LANES,
     Lane,
     Stack,
+    SwitchLabel,
     clock,
+    heights_of,
     lanes_of,
     levels_of,
-    place_labels,
-    stack_of,
+    stacks_of,
+    switch_labels,
     time_axis,
 )
 
@@ -30,6 +31,8 @@ WIDTH, LEFT, RIGHT = 1200.0, 110.0, 16.0
 PLOT = WIDTH - LEFT - RIGHT
 LANE, STACK, AVAILABILITY = 15.0, 150.0, 120.0
 """Heights of one lane, of a zone's stack and of the curves."""
+LEAST_LANES = 5
+"""A zone of fewer lanes is as high as this, so that its name has room."""
 GAP = 22.0
 CHARACTER = 6.3
 """Width of a character of the labels: 11 px in any common sans-serif face."""
@@ -48,10 +51,12 @@ def svg_text(timeline: Timeline, *, title: str) -> str:
     drawing = _Drawing(horizon_s=timeline.horizon_s)
     drawing.panel(_events(drawing, timeline))
     drawing.panel(_availability(drawing, timeline))
-    lanes = lanes_of(timeline)
-    for zone in timeline.zones:
-        own = [lane for lane in lanes if lane.zone is zone]
-        drawing.panel(_lanes(drawing, zone, own) if len(lanes) <= MOST_LANES else _stack(drawing, timeline, zone))
+    stacks = stacks_of(timeline)
+    for zone, share in heights_of(stacks).items():
+        height = STACK * share
+        drawing.panel(_Panel(height=height, shapes=_stack_shapes(drawing, zone, stacks[zone], height)))
+    for zone in () if stacks else timeline.zones:
+        drawing.panel(_lanes(drawing, zone, [lane for lane in lanes_of(timeline) if lane.zone is zone]))
     return drawing.finish(title)
 
 
@@ -166,7 +171,7 @@ def _event_shapes(drawing: _Drawing, timeline: Timeline) -> Iterator[str]:
         if mark.kind is MarkKind.ROLLED_BACK:
             place = f"M{number(drawing.x(mark.at_s))} {number(DECISIONS_Y + 9)}"
             yield _shape(f"{place}m-3 -3l6 6m0 -6l-6 6", kind="alarm", tip=_mark_tip(mark))
-    yield from _decisions(drawing, timeline.decisions)
+    yield from _decisions(drawing, timeline)
 
 
 def _bars(drawing: _Drawing, bars: Sequence[Bar], *, y: float, kind: str, name: str) -> Iterator[str]:
@@ -185,25 +190,17 @@ def decision_tip(mark: DecisionMark) -> str:
     return f"{clock(mark.at_s)}, {mark.event}: {mark.outcome} {mark.configuration}{predicted}"
 
 
-def _decisions(drawing: _Drawing, decisions: Sequence[DecisionMark]) -> Iterator[str]:
+def _decisions(drawing: _Drawing, timeline: Timeline) -> Iterator[str]:
     """Markers that lead to their row of the table; switches come last, so that they lie on top."""
-    switches = [index for index, mark in enumerate(decisions) if mark.outcome is Outcome.SWITCH]
-    widths = [CHARACTER * (len(decisions[index].configuration) + 0.8) for index in switches]
-    spots = [min(drawing.x(decisions[i].at_s), LEFT + PLOT - w) for i, w in zip(switches, widths, strict=True)]
-    labels = dict(zip(switches, zip(spots, place_labels(spots, widths), strict=True), strict=True))
-    for index, mark in enumerate(decisions):
-        if index not in labels:
-            yield _decision(drawing, index, mark, "")
-    for index, (spot, row) in labels.items():
-        yield _decision(drawing, index, decisions[index], _label(drawing, decisions[index], spot, row))
+    labels = {label.index: _label(drawing, label) for label in switch_labels(timeline, character=CHARACTER / PLOT)}
+    marks = sorted(enumerate(timeline.decisions), key=lambda pair: pair[1].outcome is Outcome.SWITCH)
+    return (_decision(drawing, index, mark, labels.get(index, "")) for index, mark in marks)
 
 
-def _label(drawing: _Drawing, mark: DecisionMark, spot: float, row: int | None) -> str:
-    if row is None:
-        return ""
-    y = DECISIONS_Y - 9 - LABEL_HEIGHT * row
-    stem = f'<path class="stem" d="M{number(drawing.x(mark.at_s))} {number(DECISIONS_Y)}V{number(y)}"/>'
-    return stem + _text(spot + 2, y, mark.configuration, "configuration")
+def _label(drawing: _Drawing, label: SwitchLabel) -> str:
+    y = DECISIONS_Y - 9 - LABEL_HEIGHT * label.row
+    stem = f'<path class="stem" d="M{number(drawing.x(label.mark.at_s))} {number(DECISIONS_Y)}V{number(y)}"/>'
+    return stem + _text(LEFT + label.spot * PLOT + 2, y, label.mark.configuration, "configuration")
 
 
 def _decision(drawing: _Drawing, index: int, mark: DecisionMark, label: str) -> str:
@@ -277,7 +274,7 @@ def _steps(drawing: _Drawing, times: Sequence[float], ys: Sequence[float]) -> st
 
 
 def _lanes(drawing: _Drawing, zone: Zone, lanes: Sequence[Lane]) -> _Panel:
-    height = LANE * max(4, len(lanes))
+    height = LANE * max(LEAST_LANES, len(lanes))
     return _Panel(height=height, shapes=_lane_shapes(drawing, zone, lanes, height))
 
 
@@ -297,24 +294,18 @@ def _interval(drawing: _Drawing, life: WorkerLife, interval: Interval, y: float)
     return _rect(x, y, width, LANE - 2, kind=_fill(interval.phase), tip=tip)
 
 
-def _stack(drawing: _Drawing, timeline: Timeline, zone: Zone) -> _Panel:
-    stack = stack_of(timeline, zone)
-    return _Panel(height=STACK, shapes=_stack_shapes(drawing, zone, stack))
-
-
-def _stack_shapes(drawing: _Drawing, zone: Zone, stack: Stack) -> Iterator[str]:
-    totals = [sum(levels) for levels in zip(*(levels for _, levels in stack.layers), strict=True)]
-    scale = _Scale(height=STACK, top=max(totals))
-    yield _name(STACK, f"{zone} (GPUs)")
+def _stack_shapes(drawing: _Drawing, zone: Zone, stack: Stack, height: float) -> Iterator[str]:
+    scale = _Scale(height=height, top=stack.peak)
+    yield _name(height, f"{zone} (GPUs)")
     yield from scale.ticks()
-    lower = [0.0] * len(totals)
+    lower = [0.0] * (len(stack.edges_s) - 1)
     for phase, levels in stack.layers:
         upper = [below + level for below, level in zip(lower, levels, strict=True)]
         there = _steps(drawing, stack.edges_s, [scale.y(level) for level in upper])
         back = _back(drawing, stack.edges_s, [scale.y(level) for level in lower])
         yield _shape(f"{there}{back}z", kind=_fill(phase), tip=f"{zone}: {phase}")
         lower = upper
-    box = f'x="{number(LEFT)}" y="0" width="{number(PLOT)}" height="{number(STACK)}"'
+    box = f'x="{number(LEFT)}" y="0" width="{number(PLOT)}" height="{number(height)}"'
     yield f'<rect class="target" data-zone="{zone}" {box}/>'
 
 

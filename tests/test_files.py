@@ -1,0 +1,64 @@
+"""Files are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from pearl.errors import InputError
+from pearl.files import write_whole
+
+
+def test_text_and_bytes_are_written_as_they_are(tmp_path: Path) -> None:
+    write_whole(tmp_path / "text", "a\r\nµ\n")
+    assert (tmp_path / "text").read_bytes() == "a\r\nµ\n".encode()
+    write_whole(tmp_path / "text", b"\x00\xff")
+    assert (tmp_path / "text").read_bytes() == b"\x00\xff"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+
+    def interrupted(_self: Path, _target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_whole(pipe, "through")
+    reader.join(timeout=5)
+    assert read == ["through"]
+    assert pipe.is_fifo()
+
+
+def test_what_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*: No such file or directory"):
+        write_whole(tmp_path / "no" / "file", "x")
+    with pytest.raises(InputError, match=r"cannot write .*: Is a directory"):
+        write_whole(tmp_path, "x")
