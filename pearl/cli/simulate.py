@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 @click.option("--trace-from", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start in the trace.")
 @click.option("--horizon", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Simulated time.")
 @click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option("--forecaster", default="observed", show_default=True, help="Source of the policy's forecasts.")
+@click.option(
+    "--tick",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Also decide so often. Default: on events only, and every 15 s for policies that read demand forecasts.",
+)
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
 @options.seed_option
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
@@ -54,6 +61,8 @@ def simulate(
     trace_from: float,
     horizon: float | None,
     batches: int | None,
+    forecaster: str,
+    tick: float | None,
     seeds: int,
     seed: int | None,
     jobs: int | None,
@@ -85,6 +94,8 @@ def simulate(
             trace_from_s=trace_from,
             horizon_s=horizon,
             batches=batches,
+            forecaster=forecaster,
+            tick_every_s=tick,
             keep_log=log is not None or bool(timeline),
         )
         for policy in policies or (None,)

@@ -10,6 +10,7 @@ from pearl.core.decision import Outcome
 from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
+from pearl.core.telemetry import Life
 from pearl.makespan.cached import CachedPredictor
 from pearl.makespan.protocol import Predictor
 from pearl.policy.model import Policy
@@ -22,6 +23,8 @@ from pearl.sim.rollout import Draw, Rollout, RolloutResult, draw_batches
 from pearl.sim.traces.availability import AvailabilityTrace
 from pearl.solving.protocol import Solver
 from pearl.solving.remembering import RememberingSolver
+from pearl.tracking.forecasters import Forecaster, Observed
+from pearl.tracking.history import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,10 @@ class Experiment:
     batches: int | None = None
     corrects: bool = True
     """Whether predictions are corrected by what earlier batches took."""
+    forecaster: Forecaster = field(default_factory=Observed)
+    """Source of the policy's forecasts."""
+    tick_every_s: float | None = None
+    """Also decide so often, whatever happens; None: on events only."""
     draw: Draw | None = None
     """Trajectories of each batch; None samples them from the workload profile."""
 
@@ -73,6 +80,14 @@ class _Run:
         self._decisions: list[Record] = []
         self._measured = 0
         self._switches = dict.fromkeys(Change, 0)
+        sources = tuple(source for source in Source if source.value in experiment.policy.sources)
+        self._observer = Observer(
+            world=world,
+            forecaster=experiment.forecaster,
+            sources=sources,
+            lives=self._lives,
+            corrects=experiment.corrects,
+        )
         self._rollout = Rollout(
             state=state,
             workload=workload,
@@ -81,9 +96,9 @@ class _Run:
             training=experiment.training,
             draw=experiment.draw or draw_batches(workload, experiment.seed),
             listener=self._on_event,
+            telemetry=self._observer.record if self._observer.reads_turns else None,
             max_batches=experiment.batches,
         )
-        self._observer = Observer(world=world, corrects=experiment.corrects)
         self._scheduler = ElasticScheduler(
             policy=experiment.policy,
             predictor=CachedPredictor(experiment.predictor),
@@ -95,6 +110,20 @@ class _Run:
             explain=False,
         )
         self._rollout.schedule(event for event in events if event.at_s > 0)
+        if experiment.tick_every_s is not None:
+            self._tick_later(experiment.tick_every_s)
+
+    def _lives(self) -> tuple[Life, ...]:
+        return self._rollout.lives()
+
+    def _tick_later(self, at_s: float) -> None:
+        self._rollout.call_at(at_s, lambda: self._tick(at_s))
+
+    def _tick(self, now_s: float) -> None:
+        self._on_event(Event(kind=EventKind.PROFILE_UPDATED, at_s=now_s))
+        assert self._experiment.tick_every_s is not None
+        if now_s < self._experiment.horizon_s:
+            self._tick_later(now_s + self._experiment.tick_every_s)
 
     def _on_event(self, event: Event) -> None:
         for batch in self._rollout.batches[self._measured :]:

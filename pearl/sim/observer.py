@@ -2,52 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState
 from pearl.core.decision import Decision
-from pearl.core.event import Event, EventKind
-from pearl.core.facts import ForecastSamples
+from pearl.core.event import Event
 from pearl.core.problem import Change
 from pearl.core.situation import ChangeAge, Situation
+from pearl.core.telemetry import ArrivalRecord, Life, Telemetry, TurnRecord
 from pearl.tracking.corrections import Corrections, Pace
+from pearl.tracking.forecasters import Forecaster, forecast
+from pearl.tracking.history import History, Source
 
-KEPT_SAMPLES = 20
-"""Newest samples kept per source: enough for a 10 % quantile, few enough to follow a change of the trace."""
-RECLAIM_HORIZON_S = 600.0
-"""Reclaims are counted per window of this length: the horizon that policies ask for."""
+EVENT_SOURCES = frozenset({Source.OVERLAP_WINDOW, Source.SPOT_RECLAIMS, Source.SPOT_ARRIVALS})
+"""Sources that events alone tell of."""
+
+KEPT_EVENTS = 512
+"""Newest events kept: a day of a lively trace, and far more than any forecaster looks back."""
+KEPT_TURNS = 8192
+"""Newest turns kept: several batches of 64 trajectories, from which the life-cycle forecast learns turns and tokens."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Observer:
-    """Turns events into samples, and a state into a situation.
-
-    `overlap_window`: seconds from the end of a training step to the begin of the next, as observed.
-    `spot_reclaims`: workers reclaimed or lost in each past window of RECLAIM_HORIZON_S.
-    """
+    """Turns events and telemetry into samples for the policy's forecasts, and a state into a situation."""
 
     world: Situation
     """The situation at the start; its state is replaced, its given samples stand in until something is observed."""
+    forecaster: Forecaster
+    sources: tuple[Source, ...]
+    """What the policy asks for."""
+    lives: Callable[[], tuple[Life, ...]]
+    """Where every trajectory stands now."""
     corrects: bool = True
     """Whether predictions are corrected by what batches took."""
-    _idle_since_s: float | None = None
-    _windows_s: list[float] = field(default_factory=list)
-    _window_at_s: float = 0.0
-    _reclaims: list[tuple[float, int]] = field(default_factory=list)
+    _events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    _arrivals: deque[ArrivalRecord] = field(default_factory=lambda: deque(maxlen=KEPT_TURNS))
+    _turns: deque[TurnRecord] = field(default_factory=lambda: deque(maxlen=KEPT_TURNS))
     _corrections: Corrections = field(default_factory=Corrections)
     _pace: Pace | None = None
 
+    @property
+    def reads_turns(self) -> bool:
+        """Whether some source needs telemetry of turns, beside events."""
+        return any(source not in EVENT_SOURCES for source in self.sources)
+
     def hear(self, event: Event) -> None:
         """Take an event in."""
-        match event.kind:
-            case EventKind.TRAINING_FINISHED:
-                self._idle_since_s = event.at_s
-            case EventKind.TRAINING_STARTED if self._idle_since_s is not None:
-                self._windows_s = [*self._windows_s, event.at_s - self._idle_since_s][-KEPT_SAMPLES:]
-                self._window_at_s, self._idle_since_s = event.at_s, None
-            case EventKind.RECLAIM_NOTICE:
-                self._reclaims.append((event.at_s, len(event.workers)))
+        self._events.append(event)
+
+    def record(self, record: Telemetry) -> None:
+        """Take a record of a turn in."""
+        match record:
+            case ArrivalRecord():
+                self._arrivals.append(record)
+            case TurnRecord():
+                self._turns.append(record)
             case _:
                 pass
 
@@ -80,16 +92,17 @@ class Observer:
 
     def situation(self, state: ClusterState, now_s: float, changes: Mapping[Change, ChangeAge]) -> Situation:
         """The situation now."""
-        samples = dict(self.world.samples)
-        if self._windows_s:
-            age_s = now_s - self._window_at_s
-            samples["overlap_window"] = ForecastSamples(values=tuple(self._windows_s), age_s=age_s)
-        windows = int(now_s // RECLAIM_HORIZON_S)
-        if windows:
-            counts = [0.0] * windows
-            for at_s, workers in self._reclaims:
-                if at_s < windows * RECLAIM_HORIZON_S:
-                    counts[int(at_s // RECLAIM_HORIZON_S)] += workers
-            samples["spot_reclaims"] = ForecastSamples(values=tuple(counts[-KEPT_SAMPLES:]), age_s=0.0)
+        samples = {**self.world.samples, **forecast(self.forecaster, self._history(now_s), now_s, self.sources)}
         factors = self._corrections.factors() if self.corrects else {}
         return replace(self.world, state=state, samples=samples, changes=changes, corrections=factors)
+
+    def _history(self, now_s: float) -> History:
+        if not self.reads_turns:
+            return History(events=tuple(self._events))
+        return History(
+            arrivals=tuple(self._arrivals),
+            turns=tuple(self._turns),
+            events=tuple(self._events),
+            lives=self.lives(),
+            lives_at_s=now_s,
+        )

@@ -14,6 +14,12 @@ from pearl.sim.experiment import Experiment, Report, run_experiment
 from pearl.sim.pipeline import TrainingCost
 from pearl.sim.results import Figures, figures_of
 from pearl.sim.traces.availability import AvailabilityTrace
+from pearl.tracking.forecasters import get_forecaster
+from pearl.tracking.history import Source
+
+TICK_S = 15.0
+"""Period of decisions within a batch, for policies that follow demand: a few turns of every trajectory."""
+DEMAND_SOURCES = frozenset({Source.PREFILL_DEMAND.value, Source.DECODE_DEMAND.value})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,9 @@ class RunSpec:
     horizon_s: float | None = None
     """None: the scenario's."""
     batches: int | None = None
+    forecaster: str = "observed"
+    tick_every_s: float | None = None
+    """Decide so often beside the events; None: TICK_S for policies that read demand forecasts, else never."""
     keep_log: bool = False
 
 
@@ -66,6 +75,8 @@ def execute(spec: RunSpec) -> Run:
         seed=spec.seed,
         trace=trace_of(scenario, spec.trace, start_s=spec.trace_from_s, length_s=horizon_s),
         batches=spec.batches or settings.batches,
+        forecaster=get_forecaster(spec.forecaster),
+        tick_every_s=spec.tick_every_s or (TICK_S if policy.sources & DEMAND_SOURCES else None),
     )
     report = run_experiment(experiment)
     figures = figures_of(
