@@ -6,7 +6,6 @@ Beyond that dialect, a stream event may carry `weight_version`, and `kv_lease_s`
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from pydantic_core import from_json, to_json
 
 from pearl.errors import Fault, UsageError
 from pearl.live.protocol import (
@@ -28,8 +28,8 @@ from pearl.live.protocol import (
     Leg,
 )
 
-CONNECT_S = 2.0
-"""Workers are near: one that takes longer to accept a connection serves nobody."""
+CONNECT_S = 10.0
+"""Workers are near, but a rollout opens thousands of connections at once, and each waits for its turn on the loop."""
 KEEP_IDLE_S = 2.0
 """Idle connections go before the server drops them (uvicorn: 5 s), or a leg would be sent into a closing one."""
 MAX_EVENT_BYTES = 8 << 20
@@ -95,7 +95,7 @@ class HttpEngines:
 
 
 def _compact(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"))
+    return to_json(data).decode()
 
 
 def _body(leg: Leg, model: str) -> dict[str, Any]:
@@ -162,8 +162,8 @@ async def _pieces(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def _event(data: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(data)
-    except (ValueError, RecursionError):
+        event = from_json(data)
+    except ValueError:
         raise EngineFailedError(f"an event that is not JSON: {data[:MAX_ERROR_CHARS]!r}") from None
     if not isinstance(event, dict):
         raise EngineFailedError("an event that is not an object")

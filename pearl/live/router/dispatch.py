@@ -77,7 +77,7 @@ class Dispatcher:
         for worker, load in self.loads.items():
             same_engine = before.endpoints.get(worker) == pool.endpoints[worker]
             if not same_engine or before.state.by_id.get(worker) != pool.state.by_id[worker]:
-                self.reached(worker)
+                self._losses.pop(worker, None)
                 self.loads[worker] = replace(load, shunned_until_s=0.0)
         self._pump()
 
@@ -111,8 +111,10 @@ class Dispatcher:
         self.loads[worker] = replace(load, shunned_until_s=now_s + wait_s)
 
     def reached(self, worker: str) -> None:
-        """The worker answered: forget its losses."""
-        self._losses.pop(worker, None)
+        """The worker answered: forget its losses, and ask it again."""
+        if self._losses.pop(worker, None) is not None and (load := self.loads.get(worker)):
+            self.loads[worker] = replace(load, shunned_until_s=0.0)
+            self._pump()
 
     def _pump(self) -> None:
         retry_at_s = [at for queue in self._queues.values() if (at := self._serve(queue)) is not None]

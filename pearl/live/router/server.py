@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from pearl.errors import InputError, UsageError
 from pearl.live.journal import JournalError
@@ -80,7 +80,7 @@ class Server:
             async with asyncio.timeout_at(until_s):
                 raw = await request.read()
                 call, delivery = read_call(kind, raw, request.headers, config=self._config, tokenizer=self._tokenizer)
-                ticket = await self._router.submit(call, delivery.request_id)
+                ticket = self._router.submit(call, delivery.request_id)
         except TimeoutError:
             raise late from None
         try:
@@ -95,7 +95,7 @@ class Server:
         if error := refused(ticket, retry_after_s=self._config.retry_after_s):
             raise error
         answer = whole_answer(ticket, model=self._config.model, tokenizer=self._tokenizer)
-        return web.json_response(answer, headers={"X-Request-Id": ticket.id})
+        return web.Response(body=to_json(answer), content_type="application/json", headers={"X-Request-Id": ticket.id})
 
     async def _stream(
         self, request: web.Request, ticket: Ticket, delivery: Delivery, until_s: float, late: RefusedError
@@ -163,7 +163,7 @@ class Server:
     async def _put_pool(self, request: web.Request) -> web.StreamResponse:
         self._authorise(request)
         try:
-            pool = await self._router.set_pool(pool_from_json(read_json(await request.read())))
+            pool = self._router.set_pool(pool_from_json(read_json(await request.read())))
         except StalePoolError as e:
             raise RefusedError(409, "stale_epoch", str(e)) from None
         except InputError as e:
@@ -211,7 +211,7 @@ class Server:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + to_json(data) + b"\n\n"
 
 
 def _http_message(error: web.HTTPException, config: RouterConfig) -> str:
@@ -246,12 +246,19 @@ async def running_router(
         await runner.cleanup()
 
 
-async def serve(config: RouterConfig, engines: EngineFactory, *, tokenizer: Tokenizer | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; a second signal does not hurry the first."""
+async def serve(
+    config: RouterConfig,
+    engines: EngineFactory,
+    *,
+    tokenizer: Tokenizer | None = None,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, and tell `on_ready` the base URL; a second signal does not hurry the first."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with running_router(config, engines, tokenizer=tokenizer) as (_, url):
         log("listening", url=url)
+        on_ready(url)
         await stop.wait()

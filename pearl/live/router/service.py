@@ -28,7 +28,6 @@ from pearl.live.router.ticket import Ending, Ticket
 
 SWEEP_S = 1.0
 """How often stalled legs are looked for; short against any sensible stall limit."""
-PRUNE_S = 60.0
 LAST_LEGS_S = 5.0
 """How long interrupted legs may take to close their streams."""
 
@@ -105,7 +104,7 @@ class Router:
         """Whether calls are accepted."""
         return not self.stopping and self._journal.failure is None
 
-    async def submit(self, call: Call, request_id: str | None) -> Ticket:
+    def submit(self, call: Call, request_id: str | None) -> Ticket:
         """Accept a call, or attach to the request of that id. Raises `RefusedError` (409, 429, 503).
 
         Whoever gets a ticket gives it back by `leave`.
@@ -113,7 +112,7 @@ class Router:
         if not self.healthy:
             why = "the router is stopping" if self.stopping else f"the journal failed: {self._journal.failure}"
             raise RefusedError(503, "unavailable", why, retry_after_s=self.config.retry_after_s)
-        ticket = await self._known(request_id) if request_id else None
+        ticket = self._known(request_id) if request_id else None
         if ticket is not None:
             if ticket.call != call:
                 raise RefusedError(409, "request_id_conflict", f"request id {request_id!r} belongs to another request")
@@ -130,12 +129,10 @@ class Router:
         if ticket.clients == 0 and not ticket.keep and not ticket.over and task:
             task.cancel()
 
-    async def _known(self, request_id: str) -> Ticket | None:
+    def _known(self, request_id: str) -> Ticket | None:
         if ticket := self._open.get(request_id):
             return ticket
-        record = await self._journal.find(request_id)
-        if ticket := self._open.get(request_id):
-            return ticket
+        record = self._journal.store.find(request_id)
         return self._restored(record, keep=True) if record else None
 
     def _accept(self, call: Call, request_id: str | None) -> Ticket:
@@ -207,7 +204,7 @@ class Router:
 
     # pool
 
-    async def set_pool(self, proposed: Pool) -> Pool:
+    def set_pool(self, proposed: Pool) -> Pool:
         """Replace the pool as a whole. Raises `StalePoolError`, or `InputError` for an address that cannot be one.
 
         Legs on workers that are gone, serve nothing, or hold weights older than allowed are moved at once.
@@ -217,7 +214,7 @@ class Router:
             self._use(pool)
             self._journal.add(SetPool(document=pool_to_text(pool)))
             log("pool_set", epoch=pool.epoch, counts=pool.state.counts.label(), workers=len(pool.state.workers))
-        await self._journal.flush()
+        self._journal.flush()
         return pool
 
     async def drain(self, worker: str, *, deadline_s: float) -> Drained:
@@ -225,7 +222,7 @@ class Router:
 
         Raises `KeyError` for a worker that is not in the pool. Draining twice is the same as once.
         """
-        await self.set_pool(drain_worker(self.pool, worker))
+        self.set_pool(drain_worker(self.pool, worker))
         moved = 0
         try:
             async with asyncio.timeout(deadline_s):
@@ -252,10 +249,9 @@ class Router:
         self._engines |= made
         self._dispatcher.set_pool(pool)
         for worker in self._legs.workers():
-            if worker in retired:
-                self._legs.interrupt(worker, Cause.REMOVED)
-            elif not pool.may_run(worker):
-                stale = pool.endpoints[worker].weight_version < pool.oldest_weight_version
+            if worker in retired or not pool.may_run(worker):
+                version = pool.weight_version(worker)
+                stale = version is not None and version < pool.oldest_weight_version
                 self._legs.interrupt(worker, Cause.WEIGHTS if stale else Cause.REMOVED)
         for worker, engine in retired.items():
             self._leases.drop_from(worker)
@@ -292,10 +288,6 @@ class Router:
         tasks = tuple(self._tasks.values())
         if tasks:
             await asyncio.wait(tasks, timeout=self.config.shutdown_grace_s)
-        try:
-            await self._journal.flush()
-        except JournalError as e:
-            log("journal_failed", level=logging.CRITICAL, error=str(e))
         self._suspend_all()
         tasks = (*self._tasks.values(), *self._background)
         for task in tasks:
@@ -303,7 +295,7 @@ class Router:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(engine.aclose() for engine in self._engines.values()), return_exceptions=True)
         try:
-            await self._journal.aclose()
+            self._journal.close()
         except JournalError as e:
             log("journal_failed", level=logging.CRITICAL, error=str(e))
         log("stopped")
@@ -314,14 +306,10 @@ class Router:
 
     async def _sweep(self) -> None:
         """Interrupt stalled legs, forget old endings, and send clients away once the journal failed."""
-        pruned_s = self._now_s()
         while self._journal.failure is None:
             await asyncio.sleep(SWEEP_S)
-            now_s = self._now_s()
-            self._legs.interrupt_stalled(before_s=now_s - self.config.stall_s)
-            if now_s - pruned_s >= PRUNE_S:
-                pruned_s = now_s
-                await self._journal.prune(ended_before_unix_s=self._unix_s() - self.config.keep_finished_s)
+            self._legs.interrupt_stalled(before_s=self._now_s() - self.config.stall_s)
+            self._journal.store.prune(ended_before_unix_s=self._unix_s() - self.config.keep_finished_s)
         log("journal_failed", level=logging.CRITICAL, error=str(self._journal.failure))
         self._suspend_all()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from pearl.live.protocol import FinishReason
 from pearl.live.router.call import Call
@@ -23,14 +25,15 @@ class Ending:
 
     def to_json(self) -> str:
         """JSON, as journaled."""
-        return json.dumps(asdict(self))
+        return to_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Ending:
         """The ending that `to_json` wrote."""
-        data = json.loads(text)
-        finish = data.pop("finish")
-        return cls(finish=FinishReason(finish) if finish else None, **data)
+        return _ENDING.validate_json(text)
+
+
+_ENDING = TypeAdapter(Ending)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -60,8 +60,8 @@ class Rig:
     engines: dict[str, StubEngine]
     http: aiohttp.ClientSession
 
-    async def set_pool(self, value: Pool) -> None:
-        await self.router.set_pool(value)
+    def set_pool(self, value: Pool) -> None:
+        self.router.set_pool(value)
 
     async def complete(
         self, prompt: Iterable[int] = (1, 2, 3), *, headers: dict[str, str] | None = None, **body: Any
@@ -99,7 +99,7 @@ async def rig(*names: str, start: Pool | None = None, tokenizer: Any = None, **f
         aiohttp.ClientSession() as http,
     ):
         if start is not None:
-            await router.set_pool(start)
+            router.set_pool(start)
         yield Rig(router, url, engines, http)
 
 

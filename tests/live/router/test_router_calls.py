@@ -160,7 +160,7 @@ def test_a_deadline_is_an_answer_and_the_request_can_be_asked_for_again(stream: 
                 assert response.status == (200 if stream else 504)
                 last = (await response.text()).strip().splitlines()[-1].removeprefix("data: ")
                 assert json.loads(last)["error"]["code"] == "deadline"
-            await r.set_pool(colocated("b", epoch=2))
+            r.set_pool(colocated("b", epoch=2))
             assert await r.tokens(request_id="r1") == WANTED
 
     run(main())

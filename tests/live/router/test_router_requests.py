@@ -37,9 +37,9 @@ def test_colocated_and_disaggregated_give_the_same_tokens() -> None:
     async def main() -> None:
         async with rig("a", "b", start=colocated("a")) as r:
             assert await r.tokens() == WANTED
-            await r.set_pool(disaggregated(["a"], ["b"], epoch=2))
+            r.set_pool(disaggregated(["a"], ["b"], epoch=2))
             assert await r.tokens() == WANTED
-            await r.set_pool(disaggregated(["b"], ["a"], epoch=3))
+            r.set_pool(disaggregated(["b"], ["a"], epoch=3))
             assert await r.tokens() == WANTED
             assert (r.engines["a"].pulled, r.engines["b"].pulled) == (1, 1)
 
@@ -119,7 +119,7 @@ def test_requests_wait_for_the_first_worker() -> None:
         async with rig("a") as r:
             task = asyncio.create_task(r.tokens())
             await until(lambda: r.router.open_requests == 1)
-            await r.set_pool(colocated("a"))
+            r.set_pool(colocated("a"))
             assert await task == WANTED
 
     run(main())
@@ -162,7 +162,7 @@ def test_a_role_change_and_a_mode_change_do_not_disturb_what_runs() -> None:
         async with rig("a", "b", start=colocated("a", "b")) as r:
             slow(r)
             task = await running_on(r, "a")
-            await r.set_pool(disaggregated(["a"], ["b"], epoch=2))
+            r.set_pool(disaggregated(["a"], ["b"], epoch=2))
             assert await task == WANTED
             assert not r.engines["b"].legs
 
@@ -184,7 +184,7 @@ def test_legs_on_a_worker_that_serves_no_more_move_at_once(how: str) -> None:
             if how == "elsewhere":
                 after.endpoints["a"] = after.endpoints["b"]  # type: ignore[index]  # a plain dict underneath
             r.engines["b"].weight_version = 2
-            await r.set_pool(after)
+            r.set_pool(after)
             await until(lambda: r.engines["a"].running == 0)
             assert await task == WANTED
             assert r.engines["b"].legs
@@ -197,7 +197,7 @@ def test_every_token_has_the_weight_version_that_made_it() -> None:
         async with rig("a", "b", start=colocated("a", "b")) as r:
             r.engines["a"].script.append((5, Misfortune.ABORTED))
             r.engines["b"].weight_version = None
-            await r.set_pool(pool(worker("a"), worker("b"), epoch=2, versions={"a": 1, "b": 4}))
+            r.set_pool(pool(worker("a"), worker("b"), epoch=2, versions={"a": 1, "b": 4}))
             _, answer = await r.complete()
             assert answer["choices"][0]["token_ids"] == WANTED
             versions = answer["choices"][0]["weight_versions"]
@@ -269,7 +269,7 @@ def test_a_prefill_worker_that_dies_takes_its_handles_along() -> None:
             first = await running_on(r, "d")
             second = asyncio.create_task(r.tokens())
             await until(lambda: len(r.engines["p"].legs) == 2 and r.engines["p"].running == 0)
-            await r.set_pool(disaggregated(["q"], ["d"], epoch=2))
+            r.set_pool(disaggregated(["q"], ["d"], epoch=2))
             assert await first == await second == WANTED
             assert r.engines["d"].pulled == 1
             assert r.engines["q"].legs == []
@@ -287,7 +287,7 @@ def test_a_session_stays_on_its_worker_and_moves_when_that_goes() -> None:
                 await r.tokens(session_id="s")
             (home,) = [e.name for e in r.engines.values() if e.legs]
             others = {"a", "b", "c"} - {home}
-            await r.set_pool(colocated(*others, epoch=2))
+            r.set_pool(colocated(*others, epoch=2))
             for _ in range(3):
                 assert (await r.complete(headers={"X-Session-Id": "s"}))[0] == 200
             assert sorted(len(r.engines[name].legs) for name in others) == [0, 3]
@@ -331,12 +331,12 @@ def test_a_random_storm_loses_nothing(seed: int) -> None:
                 await asyncio.sleep(0.01)
                 here = rng.sample(names, rng.randrange(1, 5))
                 roles = [rng.choice((Role.PREFILL, Role.DECODE, Role.COLOCATED)) for _ in here]
-                await r.set_pool(
+                r.set_pool(
                     pool(*(worker(n, role) for n, role in zip(here, roles, strict=True)), epoch=r.router.pool.epoch + 1)
                 )
                 if rng.random() < 0.5:
                     await r.router.drain(rng.choice(here), deadline_s=0.0)
-            await r.set_pool(disaggregated(["a", "b"], ["c", "d"], epoch=1000))
+            r.set_pool(disaggregated(["a", "b"], ["c", "d"], epoch=1000))
             for task, wanted in tasks:
                 assert await task == wanted
             assert all(load.running == 0 for load in r.router._dispatcher.loads.values())
