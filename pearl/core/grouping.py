@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ _COMMON = ("zone", "gpus", "started", "must_leave", "status", "role")
 
 _DIGITS = re.compile("([0-9]+)")
 
+KEYS_KEPT = 1 << 17
+"""Sort keys remembered: every decision sorts the same ids, up to those of twice the largest pool."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGroup:
@@ -28,11 +32,12 @@ class WorkerGroup:
     workers: tuple[str, ...]
 
 
-def natural_key(text: str) -> list[str | int]:
+@lru_cache(maxsize=KEYS_KEPT)
+def natural_key(text: str) -> tuple[str | int, ...]:
     """Sort key by which `node-2` comes before `node-10`: text and numbers alternate, so that keys always compare."""
     parts: list[str | int] = [*_DIGITS.split(text)]
     parts[1::2] = map(int, parts[1::2])
-    return parts
+    return tuple(parts)
 
 
 def current_role(worker: Worker) -> Role:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pearl.core.cluster import Role, Status, Zone
 from pearl.core.decision import Outcome, Reason, ReasonCode
@@ -43,7 +44,7 @@ class Verdict:
     forced_by: tuple[str, ...] = ()
     rejected: Evaluation | None = None
 
-    @property
+    @cached_property
     def chosen(self) -> Evaluation:
         """The assignment, judged by the problem without its gates."""
         return evaluate(replace(self.problem, hurdle=None, fixed=None, excluded=()), self.assignment)
