@@ -28,7 +28,7 @@ ORACLE = "enumerate"
 @click.option("--predictor", "predictors", multiple=True, help="Predictor; repeatable. Default: the policy's.")
 @options.set_option
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Solves per time's median.")
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=30.0, metavar="SECONDS")
+@click.option("--time-limit", type=options.Seconds(), default=30.0, metavar="SECONDS")
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write a CSV file.")
 @options.format_option
 @options.output_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,27 @@ from typing import Any, TypeVar, assert_never
 
 import click
 
+LONGEST_S = 366 * 86_400.0
+"""Longest time that an option takes: a year."""
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 Decorator = Callable[[CommandT], CommandT]
+
+
+class Seconds(click.FloatRange):
+    """A finite time in seconds, 0 or more, or more than 0: `nan` passes every comparison of a plain range."""
+
+    name = "seconds"
+
+    def __init__(self, *, positive: bool = True) -> None:
+        super().__init__(min=0, min_open=positive, max=LONGEST_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; fails like any click type."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return number
 
 
 class Format(StrEnum):

@@ -36,7 +36,7 @@ def check(files: tuple[str, ...], sets: Mapping[str, str]) -> None:
             rows = sum(len(rule.rows) for rule in found.rules)
             click.echo(f"{file}: ok ({found.name}: {rows} rows, {len(found.tiers)} tiers)")
     if failed:
-        raise SystemExit(PolicyError.exit_code)
+        click.get_current_context().exit(PolicyError.exit_code)
 
 
 @policy.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,11 @@ from pearl.cli import options
 from pearl.cli.options import Format
 
 if TYPE_CHECKING:
+    from pearl.report.timeline import Timeline
     from pearl.sim.study import Run, RunSpec
+
+MOST_SEEDS = 100_000
+"""Runs per policy: more than any study needs, few enough to be listed."""
 
 
 @click.command()
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
 @options.solver_option
 @options.predictor_option
 @click.option("--trace", metavar="FILE", help="Availability trace of the preemptible zone, instead of the scenario's.")
-@click.option("--trace-from", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start in the trace.")
-@click.option("--horizon", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Simulated time.")
+@click.option(
+    "--trace-from", type=options.Seconds(positive=False), default=0.0, metavar="SECONDS", help="Start in the trace."
+)
+@click.option("--horizon", type=options.Seconds(), metavar="SECONDS", help="Simulated time.")
 @click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
 @click.option("--forecaster", default="observed", show_default=True, help="Source of the policy's forecasts.")
 @click.option(
@@ -33,7 +39,9 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Also decide so often. Default: on events only, and every 15 s for policies that read demand forecasts.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per policy.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1, max=MOST_SEEDS), default=1, show_default=True, help="Runs per policy."
+)
 @options.seed_option
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Run on a Ray cluster: an address, auto, or local.")
@@ -81,6 +89,8 @@ def simulate(
     from pearl.scenario.load import load_scenario
     from pearl.sim.study import RunSpec
 
+    for picture in timeline:
+        _drawer(picture)
     first = load_scenario(scenario).seed if seed is None else seed
     specs = [
         RunSpec(
@@ -133,15 +143,23 @@ def _write_pictures(run: Run, log: Path | None, pictures: Sequence[Path], *, sev
 
 
 def _draw(run: Run, path: Path) -> None:
-    from pearl.errors import UsageError
-    from pearl.report.timeline import html_text, timeline_of, write_png
+    from pearl.report.simulation import study_data
+    from pearl.report.timeline import picture_title, timeline_of
 
     drawn = timeline_of(run.report.log, run.horizon_s)
-    title = f"{run.figures.policy} on {run.spec.scenario}, seed {run.spec.seed} (simulated)"
+    title = picture_title(policy=run.figures.policy, scenario=run.spec.scenario, seed=run.spec.seed)
+    _drawer(path, study_data([run])["results"])(drawn, path, title)
+
+
+def _drawer(path: Path, results: Sequence[Mapping[str, Any]] = ()) -> Callable[[Timeline, Path, str], None]:
+    """What draws a file of this name; raises UsageError where nothing does."""
+    from pearl.errors import UsageError
+    from pearl.report.timeline import html_text, write_png
+
     match path.suffix.lower():
         case ".png":
-            write_png(drawn, path, title=title)
+            return lambda drawn, target, title: write_png(drawn, target, title=title)
         case ".html":
-            options.emit(html_text(drawn, title=title), path)
+            return lambda drawn, target, title: options.emit(html_text(drawn, title=title, results=results), target)
         case other:
             raise UsageError(f"no picture format {other!r}; expected a file name in .png or .html")

@@ -28,7 +28,7 @@ EXIT_CODES = {"switch": 0, "keep": 0, "infeasible": 3, "limit": 4}
 @options.seed_option
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Seconds(),
     metavar="SECONDS",
     help="Limit of the solver, instead of the policy's.",
 )

@@ -19,6 +19,9 @@ from pearl.solving.protocol import Limits, Solution, Solver, SolveStatus
 
 MOST_ADDED_WORKERS = 4096
 """Where the search for 'add workers' ends: more than any pool this schedules."""
+GROWTH_TRIED = 8
+"""Times the pool of today, beyond which nobody is helped by 'add workers' (at least LEAST_GROWTH workers)."""
+LEAST_GROWTH = 64
 
 Feasible = Callable[[Sequence[Rule]], bool]
 
@@ -240,7 +243,8 @@ def _resource_fixes(posed: Posed, solver: Solver, limits: Limits) -> Iterator[Re
     def with_trajectories(number: int) -> Evaluation | None:
         return _reposed(posed, posed.situation, number, solver, limits)
 
-    added = _first_feasible(with_workers, low=0, high=MOST_ADDED_WORKERS)
+    most = min(MOST_ADDED_WORKERS, max(LEAST_GROWTH, GROWTH_TRIED * len(posed.situation.state.workers)))
+    added = _first_feasible(with_workers, low=0, high=most)
     if added:
         yield _fix("add_workers", zone, *added)
     fewer = _last_feasible(with_trajectories, high=posed.workload.trajectories)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pearl.api import choose_policy, choose_predictor, choose_solver, situation_of
+from pearl.errors import UsageError
 from pearl.scenario.load import load_scenario
 from pearl.scenario.model import Scenario
 from pearl.sim.experiment import Experiment, Report, run_experiment
@@ -123,9 +124,14 @@ def run_study(specs: Sequence[RunSpec], *, jobs: int, done: Done = lambda _: Non
 
 def run_study_on_ray(specs: Sequence[RunSpec], *, address: str, done: Done = lambda _: None) -> tuple[Run, ...]:
     """The same on a Ray cluster at `address`, or on one that is started here for `local`; needs the live extra."""
-    import ray
-
-    ray.init(address=None if address == "local" else address, log_to_driver=False)
+    try:
+        import ray
+    except ImportError as e:
+        raise UsageError(f"runs on Ray need a library that is not here: {e} (install pearl[live])") from None
+    try:
+        ray.init(address=None if address == "local" else address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as e:
+        raise UsageError(f"no Ray cluster at {address!r}: {e}") from None
     try:
         remote = ray.remote(execute)
         return tuple(_told(run, done) for run in _in_order([remote.remote(spec) for spec in specs], ray.get))
