@@ -139,13 +139,15 @@ class _Run:
             self._observer.batch_began(now_s, decision)
         else:
             self._observer.decided(now_s, decision)
-        if tick.verdict is not None and decision.outcome is Outcome.SWITCH:
-            for kind in tick.verdict.chosen.changes:
-                self._switches[kind] += 1
+        switched = tick.verdict is not None and decision.outcome is Outcome.SWITCH
+        changes = sorted(tick.verdict.chosen.changes) if switched and tick.verdict else []
+        for kind in changes:
+            self._switches[kind] += 1
         facts = {
             "event": event.kind.value,
             "outcome": decision.outcome.value,
             "configuration": decision.counts.label(),
+            "changes": [kind.value for kind in changes],
             "borrowed": decision.counts.borrowed,
             "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
             "reasons": [{"code": r.code.value, "text": r.text} for r in decision.reasons],

@@ -1,0 +1,100 @@
+"""The scheduler in the simulated world: the loop, its log, and what it learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+import pearl
+from pearl.api import choose_predictor, choose_solver, situation_of
+from pearl.core.cluster import Zone
+from pearl.sim.experiment import Experiment, Report, run_experiment
+from pearl.sim.log import Happening, to_jsonl
+from pearl.sim.pipeline import TrainingCost
+from pearl.sim.results import cost_usd, figures_of, quantile
+from pearl.sim.traces.generator import SpotMarket, generate
+from pearl.tracking.forecasters import get_forecaster
+
+HORIZON_S = 900.0
+TRACE = generate(SpotMarket(max_nodes=6, abundance=0.5, changes_per_h=30, horizon_s=HORIZON_S, grace_s=20.0), seed=3)
+
+
+def experiment(policy: str, **fields: object) -> Experiment:
+    scenario, rules = pearl.load_scenario("qwen3-8b-swe"), pearl.load_policy(policy)
+    workload = replace(scenario.workload, trajectories=24)
+    settings: dict = {"trace": TRACE, "horizon_s": HORIZON_S, "training": TrainingCost(step_s=60.0), **fields}
+    return Experiment(
+        world=replace(situation_of(scenario), workload=workload),
+        policy=rules,
+        predictor=choose_predictor(rules, None),
+        solver=choose_solver(rules, None),
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return run_experiment(experiment("pearl"))
+
+
+def test_nothing_is_lost_and_the_log_tells_every_decision(report):
+    assert report.rollout.lost == 0
+    assert report.rollout.finished > 24
+    decisions = [record for record in report.log if record.what is Happening.DECISION]
+    assert len(decisions) == report.decisions
+    assert all(record.data["reasons"] for record in decisions)
+    assert [record.at_s for record in report.log] == sorted(record.at_s for record in report.log)
+    events = [record for record in report.log if record.what is Happening.EVENT]
+    assert len(events) == len(decisions)
+
+
+def test_the_same_seed_gives_the_same_log(report):
+    again = run_experiment(experiment("pearl"))
+    assert to_jsonl(again.log) == to_jsonl(report.log)
+
+
+def test_another_seed_meets_other_trajectories(report):
+    other = run_experiment(experiment("pearl", seed=1))
+    assert other.rollout.makespans_s != report.rollout.makespans_s
+
+
+def test_a_fixed_pool_takes_no_preemptible_and_no_training_gpu():
+    fixed = run_experiment(experiment("roll-fixed"))
+    held = {(zone, role.value) for (zone, role, _), seconds in fixed.rollout.gpu_s.items() if seconds > 120.0}
+    assert {zone for zone, role in held if role != "inactive"} == {Zone.RESERVED}
+    assert fixed.rollout.borrowed_gpu_s == 0
+
+
+def test_an_elastic_pool_beats_a_fixed_one(report):
+    fixed = run_experiment(experiment("roll-fixed"))
+    assert fmean(report.rollout.makespans_s) < 0.9 * fmean(fixed.rollout.makespans_s)
+
+
+def test_figures_add_up(report):
+    prices = {Zone.RESERVED: 3.6, Zone.PREEMPTIBLE: 1.8, Zone.OVERLAP: 0.0}
+    figures = figures_of(report, predictor="network", solver="cpsat", prices_usd_per_h=prices, tensor_parallel=1)
+    assert figures.makespan_s.p50 <= figures.makespan_s.p95 <= figures.makespan_s.max
+    assert figures.lost == 0
+    reserved_s = sum(figures.gpu_s["reserved"].values())
+    assert reserved_s == pytest.approx(4 * HORIZON_S)
+    spot_s = sum(figures.gpu_s["preemptible"].values())
+    assert cost_usd(report, prices, tensor_parallel=1) == pytest.approx(reserved_s / 1000 + spot_s / 2000)
+    assert figures.borrowed_s <= sum(figures.gpu_s["overlap"].values())
+
+
+def test_quantiles_are_of_the_values():
+    assert quantile([1.0], 0.95) == 1.0
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.95) == 4.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forecaster", ["last_value", "moving_average", "life_cycle"])
+def test_a_forecast_driven_policy_decides_within_the_batch(forecaster):
+    ticking = experiment("prorsa", forecaster=get_forecaster(forecaster), tick_every_s=20.0, trace=None)
+    result = run_experiment(ticking)
+    ticks = [r for r in result.log if r.what is Happening.DECISION and r.data["event"] == "profile_updated"]
+    assert len(ticks) >= HORIZON_S / 20.0 - 1
+    assert result.rollout.lost == 0
