@@ -1,0 +1,81 @@
+"""Mutated policy and scenario files: each must load, or be refused with faults that name file and line, within 2 s.
+
+    python benchmarks/fuzz.py [--number 10000] [--seed 0]
+
+Half of the files are policies, half scenarios; the same seed makes the same files. Prints the counts by outcome and the
+slowest file of each kind. Exit code 1 where a file led to anything else, with the first such findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+FINDINGS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One file: whether it was loaded, how long that took, and what was wrong with the way it was refused."""
+
+    loaded: bool
+    seconds: float
+    problem: str = ""
+
+
+def main() -> int:
+    """Print the table; 1 where a file misbehaved."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    # The fuzzers are those of the tests, which are not installed.
+    sys.path.insert(0, str(ROOT))
+    policies = arguments.number // 2
+    kinds: dict[str, Callable[[], Iterator[Tried]]] = {
+        "policy": partial(tried_policies, policies, arguments.seed),
+        "scenario": partial(tried_scenarios, arguments.number - policies, arguments.seed),
+    }
+    print(f"{'kind':<10}{'files':>8}{'loaded':>8}{'refused':>8}{'wrong':>8}{'slowest':>10}")
+    problems: list[str] = []
+    for kind, tried in kinds.items():
+        results = list(tried())
+        wrong = [result.problem for result in results if result.problem]
+        loaded = sum(result.loaded for result in results)
+        slowest = max((result.seconds for result in results), default=0.0)
+        refused = len(results) - loaded - len(wrong)
+        print(f"{kind:<10}{len(results):>8}{loaded:>8}{refused:>8}{len(wrong):>8}{slowest:>8.2f} s", flush=True)
+        problems += wrong
+    for problem in problems[:FINDINGS_SHOWN]:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+def tried_policies(number: int, seed: int) -> Iterator[Tried]:
+    """Mutations of the built-in policies."""
+    from tests.policy.fuzz import run
+
+    with TemporaryDirectory() as folder:
+        for outcome in run(number, seed=seed, folder=Path(folder)):
+            yield Tried(loaded=outcome.accepted, seconds=outcome.seconds, problem=outcome.problem)
+
+
+def tried_scenarios(number: int, seed: int) -> Iterator[Tried]:
+    """Mutations of the shipped scenarios; the first that misbehaves is the last."""
+    from tests.scenario.fuzz import fuzz
+
+    try:
+        for verdict in fuzz(number, seed=seed):
+            yield Tried(loaded=verdict.loaded, seconds=verdict.seconds)
+    except Exception as e:
+        yield Tried(loaded=False, seconds=0.0, problem=f"{type(e).__name__}: {e}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
