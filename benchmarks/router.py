@@ -89,9 +89,23 @@ async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await started.wait()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """An engine and a router in front of it."""
+
+    direct: str
+    routed: str
+    router_pid: int
+
+    def router_cpu_s(self) -> float:
+        """CPU seconds of the router's process so far: unlike wall time, hardly touched by what else runs here."""
+        fields = Path(f"/proc/{self.router_pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @asynccontextmanager
-async def pair(http: aiohttp.ClientSession, step_s: float, per_chunk: int) -> AsyncIterator[tuple[str, str]]:
-    """An engine and a router in front of it: both URLs."""
+async def pair(http: aiohttp.ClientSession, step_s: float, per_chunk: int) -> AsyncIterator[Pair]:
+    """Start an engine that paces its chunks, and a router whose pool it is."""
     engine_module = ("tests.live.stub_engine", "--pace-s", str(step_s), "--per-chunk", str(per_chunk))
     with tempfile.TemporaryDirectory() as folder:
         fields = json.dumps({"admin_token": TOKEN, "slots_per_worker": 4096, "shutdown_grace_s": 0.1})
@@ -106,7 +120,7 @@ async def pair(http: aiohttp.ClientSession, step_s: float, per_chunk: int) -> As
             headers = {"Authorization": f"Bearer {TOKEN}"}
             async with http.put(f"{routed}/pearl/v1/pool", json=pool, headers=headers) as response:
                 response.raise_for_status()
-            yield direct, routed
+            yield Pair(direct=direct, routed=routed, router_pid=router.pid)
 
 
 async def first_line(started: asyncio.subprocess.Process) -> str:
@@ -119,47 +133,51 @@ async def latency(http: aiohttp.ClientSession, pairs: int) -> bool:
     """One request at a time, an engine that does not wait; 16 tokens in one chunk, prompt of 1,024."""
     added: dict[str, list[float]] = {"first": [], "total": []}
     prompt = list(range(1024))
-    async with pair(http, 0.0, 16) as (direct, routed):
+    async with pair(http, 0.0, 16) as both:
         for _ in range(10):
-            await ask(http, direct, prompt, 16)
-            await ask(http, routed, prompt, 16)
-        straight = []
+            await ask(http, both.direct, prompt, 16)
+            await ask(http, both.routed, prompt, 16)
+        straight, cpu_s = [], both.router_cpu_s()
         for _ in range(pairs):
-            one, two = await ask(http, direct, prompt, 16), await ask(http, routed, prompt, 16)
+            one, two = await ask(http, both.direct, prompt, 16), await ask(http, both.routed, prompt, 16)
             assert one.token_ids == two.token_ids
             straight.append(one.total_s)
             added["first"].append(two.first_s - one.first_s)
             added["total"].append(two.total_s - one.total_s)
+        cpu_ms = (both.router_cpu_s() - cpu_s) / pairs * 1e3
     base = statistics.median(straight) * 1e3
     first, total = (statistics.median(added[key]) * 1e3 for key in ("first", "total"))
     tail = statistics.quantiles(added["total"], n=20)[-1] * 1e3
     print(f"latency     {pairs} pairs: straight {base:.2f} ms; added {first:.2f} ms to the first token, ", end="")
-    print(f"{total:.2f} ms in all (95 % below {tail:.2f} ms); goal {LONGEST_ADDED_MS:g} ms")
+    print(f"{total:.2f} ms in all (95 % below {tail:.2f} ms), ", end="")
+    print(f"router CPU {cpu_ms:.2f} ms a request; goal {LONGEST_ADDED_MS:g} ms")
     return total <= LONGEST_ADDED_MS
 
 
 async def throughput(http: aiohttp.ClientSession) -> bool:
     """Concurrent sequences at the pace of a decode step."""
     rates: dict[str, list[float]] = {"direct": [], "routed": []}
-    async with pair(http, STEP_S, 1) as (direct, routed):
+    async with pair(http, STEP_S, 1) as both:
+        cpu_s = both.router_cpu_s()
         for _ in range(ROUNDS):
-            for name, url in (("direct", direct), ("routed", routed)):
+            for name, url in (("direct", both.direct), ("routed", both.routed)):
                 start = time.perf_counter()
                 await asyncio.gather(*(ask(http, url, [i], TOKENS) for i in range(CONCURRENT)))
                 rates[name].append(CONCURRENT * TOKENS / (time.perf_counter() - start))
+        cpu_us = (both.router_cpu_s() - cpu_s) / (ROUNDS * CONCURRENT * TOKENS) * 1e6
     one, two = (statistics.median(rates[name]) for name in ("direct", "routed"))
     print(
         f"throughput  {CONCURRENT} sequences, a token every {STEP_S * 1e3:g} ms: straight {one:.0f} tokens/s, ", end=""
     )
-    print(f"routed {two:.0f}; ratio {two / one:.3f}, goal {LEAST_THROUGHPUT:g}")
+    print(f"routed {two:.0f}, router CPU {cpu_us:.0f} µs a token; ratio {two / one:.3f}, goal {LEAST_THROUGHPUT:g}")
     return two / one >= LEAST_THROUGHPUT
 
 
 async def sessions(http: aiohttp.ClientSession, count: int) -> bool:
     """Many sessions at once, all of them open for seconds."""
-    async with pair(http, HELD_STEP_S, HELD_CHUNK) as (_, routed):
+    async with pair(http, HELD_STEP_S, HELD_CHUNK) as both:
         start = time.perf_counter()
-        work = (ask(http, routed, [i], HELD_TOKENS) for i in range(count))
+        work = (ask(http, both.routed, [i], HELD_TOKENS) for i in range(count))
         done = await asyncio.gather(*work, return_exceptions=True)
         took_s = time.perf_counter() - start
     errors = [item for item in done if isinstance(item, BaseException)]
@@ -176,6 +194,8 @@ async def sessions(http: aiohttp.ClientSession, count: int) -> bool:
 
 async def run(pairs: int, count: int) -> int:
     """All three; 1 where one misses its goal."""
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    print(f"machine     {cores} cores, load {load:.1f} before the start: others' load counts against both sides")
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         met = [await latency(http, pairs), await throughput(http), await sessions(http, count)]

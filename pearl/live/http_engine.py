@@ -28,8 +28,9 @@ from pearl.live.protocol import (
     Leg,
 )
 
-CONNECT_S = 10.0
-"""Workers are near, but a rollout opens thousands of connections at once, and each waits for its turn on the loop."""
+CONNECT_S = 30.0
+"""Dead hosts are told by the system within seconds; this must outlast the start of a rollout, when thousands of
+connections wait for their turn on the loop."""
 KEEP_IDLE_S = 2.0
 """Idle connections go before the server drops them (uvicorn: 5 s), or a leg would be sent into a closing one."""
 MAX_EVENT_BYTES = 8 << 20

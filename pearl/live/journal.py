@@ -1,9 +1,9 @@
 """The journal: accepted requests, their tokens so far, how each ended, and the pool, in one SQLite file.
 
-Writes are grouped into one transaction per turn of the event loop, and an entry's callback runs once it is committed,
-so nothing need be shown to a client before it would survive. WAL with `synchronous=NORMAL` survives the death of the
-process at any moment (a power failure may cost the last entries) and waits for the disk at checkpoints alone. A commit
-of one entry takes some 50 µs, less than handing it to a thread and back.
+Writes are grouped into transactions, one per turn of the event loop at most, and an entry's callback runs once it is
+committed, so nothing need be shown to a client before it would survive. WAL with `synchronous=NORMAL` survives the
+death of the process at any moment (a power failure may cost the last entries) and waits for the disk at checkpoints
+alone. A commit of one entry takes some 50 to 100 µs, less than handing it to a thread and back.
 """
 
 from __future__ import annotations
@@ -206,23 +206,28 @@ def _json(values: Sequence[float]) -> str:
 
 @dataclass(slots=True)
 class Journal:
-    """Grouped, ordered writes to a store, on an event loop: what is added in one turn of the loop is one commit."""
+    """Grouped, ordered writes to a store, on an event loop."""
 
     store: Store
     failure: JournalError | None = None
     """Set once a write failed: nothing may be accepted any more, since it would not survive."""
     _entries: list[Entry] = field(default_factory=list)
     _callbacks: list[Callable[[], None]] = field(default_factory=list)
-    _scheduled: bool = False
+    _next: asyncio.TimerHandle | None = None
 
-    def add(self, entry: Entry, on_commit: Callable[[], None] | None = None) -> None:
-        """Write `entry` after all earlier ones, and call back once it is committed; never, where the write fails."""
+    def add(self, entry: Entry, on_commit: Callable[[], None] | None = None, *, within_s: float = 0.0) -> None:
+        """Write `entry` after all earlier ones, and call back once it is committed; never, where the write fails.
+
+        It waits `within_s` at most for others to be committed with.
+        """
         self._entries.append(entry)
         if on_commit:
             self._callbacks.append(on_commit)
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._commit)
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + within_s
+        if self._next is None or due_s < self._next.when():
+            self._cancel()
+            self._next = loop.call_at(due_s, self._commit)
 
     def flush(self) -> None:
         """Commit what was added so far. Raises `JournalError` where it cannot be, now or ever since."""
@@ -238,7 +243,7 @@ class Journal:
             self.store.close()
 
     def _commit(self) -> None:
-        self._scheduled = False
+        self._cancel()
         if not self._entries or self.failure:
             return
         entries, self._entries = self._entries, []
@@ -250,3 +255,8 @@ class Journal:
             return
         for callback in callbacks:
             callback()
+
+    def _cancel(self) -> None:
+        if self._next:
+            self._next.cancel()
+            self._next = None

@@ -65,7 +65,8 @@ class Delivery:
 
 _CALL = TypeAdapter(Call)
 
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+TOKEN_ID_LIMIT = 1 << 31
+TokenId = Annotated[int, Field(ge=0, lt=TOKEN_ID_LIMIT)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -109,7 +110,7 @@ class Body(BaseModel):
 class CompletionBody(Body):
     """Body of `POST /v1/completions`."""
 
-    prompt: list[TokenId] | str = Field(min_length=1)
+    prompt: list[int] | str
     """Token ids; text only where the router has a tokenizer."""
     max_tokens: int = Field(16, ge=1)
     logprobs: int | None = Field(None, ge=0, le=1)
@@ -223,6 +224,8 @@ def _check_sizes(call: Call, config: RouterConfig) -> None:
     if not 1 <= len(call.prompt) <= config.max_tokens:
         message = f"the prompt has {len(call.prompt)} tokens; expected 1 to {config.max_tokens}"
         raise RefusedError(400, "bad_prompt", message)
+    if not (min(call.prompt) >= 0 and max(call.prompt) < TOKEN_ID_LIMIT):
+        raise RefusedError(400, "bad_prompt", f"prompt: token ids are expected from 0 to {TOKEN_ID_LIMIT - 1}")
     if sampling.max_tokens > config.max_tokens:
         message = f"max_tokens is {sampling.max_tokens}; expected at most {config.max_tokens}"
         raise RefusedError(400, "bad_request", message)

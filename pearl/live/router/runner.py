@@ -32,6 +32,8 @@ from pearl.live.router.ticket import Ending, Ticket
 MAX_FRUITLESS_LEGS = 8
 """Legs in a row that an engine began and lost without a token. A request that kills its engines must not be handed
 through the whole pool; one that meets a restarting pool is safe, since legs that never began do not count."""
+SHOWN_WITHIN_S = 0.002
+"""Tokens between a request's first and last may wait this long, so that those of many requests share a commit."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LONGEST_S = 2.0
 
@@ -157,7 +159,8 @@ class Runner:
             weight_version=segment.weight_version,
         )
         self.metrics.count("pearl_router_tokens_total", len(segment.token_ids))
-        self.journal.add(entry, lambda: ticket.publish(shown))
+        between = segment.start > 0 and ticket.generation.finish is None
+        self.journal.add(entry, lambda: ticket.publish(shown), within_s=SHOWN_WITHIN_S if between else 0.0)
 
     async def _stream(self, worker: str, leg: Leg, take: Callable[[Chunk], None]) -> Cause | None:
         """Give every chunk of a leg to `take`; why the stream was interrupted, or None where it ended by itself."""

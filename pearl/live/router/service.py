@@ -26,6 +26,8 @@ from pearl.live.router.pool_wire import pool_from_json, pool_to_text
 from pearl.live.router.runner import Runner
 from pearl.live.router.ticket import Ending, Ticket
 
+ACCEPTED_WITHIN_S = 0.005
+"""When an acceptance is in the journal: often together with the first token, which comes about this soon."""
 SWEEP_S = 1.0
 """How often stalled legs are looked for; short against any sensible stall limit."""
 LAST_LEGS_S = 5.0
@@ -147,7 +149,8 @@ class Router:
             accepted_unix_s=self._unix_s(),
             keep=request_id is not None,
         )
-        self._journal.add(Accept(id=ticket.id, call=call.to_json(), accepted_unix_s=ticket.accepted_unix_s))
+        entry = Accept(id=ticket.id, call=call.to_json(), accepted_unix_s=ticket.accepted_unix_s)
+        self._journal.add(entry, within_s=ACCEPTED_WITHIN_S)
         self.metrics.count("pearl_router_requests_accepted_total")
         log("accepted", request_id=ticket.id, prompt=len(call.prompt), max_tokens=call.sampling.max_tokens)
         self._begin(ticket)

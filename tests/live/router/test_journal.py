@@ -109,7 +109,7 @@ def test_callbacks_come_in_order_once_committed() -> None:
             journal.add(append("a", i, i), lambda i=i: seen.append(i))  # type: ignore[misc]  # binds the loop's value
             if i % 7 == 6:
                 assert seen == list(range(i - 6))
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
                 assert seen == list(range(i + 1))
         journal.flush()
         assert seen == list(range(50))
