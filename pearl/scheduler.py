@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pearl.core.cluster import ClusterState
+from pearl.core.cluster import ClusterState, Counts
 from pearl.core.decision import Decision, Outcome, Reason, ReasonCode
 from pearl.core.event import Event, EventKind
 from pearl.core.grouping import group_workers
@@ -85,6 +85,11 @@ class PlanExecutor(Protocol):
         """Accept one step."""
         ...
 
+    @property
+    def busy(self) -> bool:
+        """Whether steps of a plan are still being carried out."""
+        ...
+
     def cancel_pending(self) -> None:
         """Drop the steps of an older plan that have not begun."""
         ...
@@ -93,8 +98,11 @@ class PlanExecutor(Protocol):
 Situate = Callable[[ClusterState, float, Mapping[Change, ChangeAge]], Situation]
 """The situation of a state at a time, given how long ago each kind of change was."""
 
-Note = Callable[[Event, float, Tick], None]
-"""Told of every tick: the event, the time in seconds, and what came of it."""
+Note = Callable[[Event, float, Tick, frozenset[Change]], None]
+"""Told of every tick: the event, the time in seconds, what came of it, and the kinds of change that are new in it.
+
+A decision that only repeats the target of a plan under way brings no new change.
+"""
 
 
 class ElasticScheduler:
@@ -114,6 +122,7 @@ class ElasticScheduler:
         situate: Situate,
         note: Note,
         explain: bool = True,
+        time_limit_s: float | None = None,
     ) -> None:
         self._policy = policy
         self._predictor = predictor
@@ -123,23 +132,34 @@ class ElasticScheduler:
         self._situate = situate
         self._note = note
         self._explain = explain
+        self._time_limit_s = time_limit_s
         self._steps = 0
         self._changed: dict[Change, tuple[int, float]] = {}
+        self._settled: dict[Change, tuple[int, float]] = {}
+        self._target: Counts | None = None
 
     def on_event(self, event: Event) -> None:
         """One tick."""
         now_s = self._clock.now_s()
         self._steps += event.kind is EventKind.BATCH_STARTED
+        if self._executor.busy:
+            self._changed = self._settled  # a change that is not over starts no cooldown against itself
+        self._settled = self._changed
         self._executor.cancel_pending()
         state = self._executor.observe()
         situation = self._situate(state, now_s, self._ages(now_s))
         tick = deliberate(
-            situation, self._policy, predictor=self._predictor, solver=self._solver, explain=self._explain
+            situation,
+            self._policy,
+            predictor=self._predictor,
+            solver=self._solver,
+            time_limit_s=self._time_limit_s,
+            explain=self._explain,
         )
-        self._remember(tick, now_s)
+        changes = self._remember(tick, now_s)
         for step in tick.plan.steps:
             self._executor.apply(step)
-        self._note(event, now_s, tick)
+        self._note(event, now_s, tick, changes)
 
     def _ages(self, now_s: float) -> dict[Change, ChangeAge]:
         return {
@@ -147,8 +167,12 @@ class ElasticScheduler:
             for kind, (step, at_s) in self._changed.items()
         }
 
-    def _remember(self, tick: Tick, now_s: float) -> None:
+    def _remember(self, tick: Tick, now_s: float) -> frozenset[Change]:
+        """Start the cooldowns of a switch; returns its kinds of change, unless the plan before it was making them."""
+        repeated = tick.decision.counts == self._target
+        self._target = tick.decision.counts
         if tick.verdict is None or tick.decision.outcome is not Outcome.SWITCH:
-            return
-        for kind in tick.verdict.chosen.changes:
-            self._changed[kind] = (self._steps, now_s)
+            return frozenset()
+        changes = tick.verdict.chosen.changes
+        self._changed = {**self._changed, **dict.fromkeys(changes, (self._steps, now_s))}
+        return frozenset() if repeated else changes

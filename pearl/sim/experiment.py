@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
-from pearl.core.decision import Outcome
 from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
@@ -25,6 +24,9 @@ from pearl.solving.protocol import Solver
 from pearl.solving.remembering import RememberingSolver
 from pearl.tracking.forecasters import Forecaster, Observed
 from pearl.tracking.history import Source
+
+SOLVE_LIMIT_S = 3600.0
+"""Limit of a solve in place of the policy's: what is decided must not depend on how busy this machine is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,7 @@ class _Run:
             situate=self._observer.situation,
             note=self._note,
             explain=False,
+            time_limit_s=SOLVE_LIMIT_S,
         )
         self._rollout.schedule(event for event in events if event.at_s > 0)
         if experiment.tick_every_s is not None:
@@ -133,21 +136,19 @@ class _Run:
         self._observer.hear(event)
         self._scheduler.on_event(event)
 
-    def _note(self, event: Event, now_s: float, tick: Tick) -> None:
+    def _note(self, event: Event, now_s: float, tick: Tick, changes: frozenset[Change]) -> None:
         decision = tick.decision
         if event.kind is EventKind.BATCH_STARTED:
             self._observer.batch_began(now_s, decision)
         else:
             self._observer.decided(now_s, decision)
-        switched = tick.verdict is not None and decision.outcome is Outcome.SWITCH
-        changes = sorted(tick.verdict.chosen.changes) if switched and tick.verdict else []
         for kind in changes:
             self._switches[kind] += 1
         facts = {
             "event": event.kind.value,
             "outcome": decision.outcome.value,
             "configuration": decision.counts.label(),
-            "changes": [kind.value for kind in changes],
+            "changes": sorted(kind.value for kind in changes),
             "borrowed": decision.counts.borrowed,
             "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
             "reasons": [{"code": r.code.value, "text": r.text} for r in decision.reasons],

@@ -6,6 +6,7 @@ A back end is loaded when it is asked for, so that no solver library is imported
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -29,6 +30,8 @@ class BuiltIn:
     class_name: str
     library: str
     """Distribution that it needs."""
+    module: str
+    """Module of the library that it works with."""
     install: str
     option: str | None = None
     """Constructor keyword that takes what follows the colon in `id:option`."""
@@ -40,19 +43,27 @@ RESEARCH = 'pip install "pearl[research]"'
 PLAIN = "pip install pearl"
 
 BUILT_IN: tuple[BuiltIn, ...] = (
-    BuiltIn(id="cpsat", class_name="CpSat", library="ortools", install=PLAIN),
-    BuiltIn(id="enumerate", class_name="Enumerate", library="numpy", install=PLAIN),
+    BuiltIn(id="cpsat", class_name="CpSat", library="ortools", module="ortools.sat.python.cp_model", install=PLAIN),
+    BuiltIn(id="enumerate", class_name="Enumerate", library="numpy", module="numpy", install=PLAIN),
     BuiltIn(
         id="mathopt",
         class_name="MathOpt",
         library="ortools",
+        module="ortools.math_opt.python.mathopt",
         install=PLAIN,
         option="backend",
         variants=("highs", "gscip", "cpsat"),
     ),
-    BuiltIn(id="highs", class_name="Highs", library="highspy", install=RESEARCH),
-    BuiltIn(id="scip", class_name="Scip", library="pyscipopt", install=RESEARCH),
-    BuiltIn(id="pyomo", class_name="Pyomo", library="pyomo", install=RESEARCH, option="solver"),
+    BuiltIn(id="highs", class_name="Highs", library="highspy", module="highspy", install=RESEARCH),
+    BuiltIn(id="scip", class_name="Scip", library="pyscipopt", module="pyscipopt", install=RESEARCH),
+    BuiltIn(
+        id="pyomo",
+        class_name="Pyomo",
+        library="pyomo",
+        module="pyomo.environ",
+        install=RESEARCH,
+        option="solver",
+    ),
 )
 
 
@@ -83,7 +94,8 @@ def resolve(spec: str) -> Solver:
     if not colon:
         name, rest = spec, ""
     if built_in := _built_in(name):
-        return _usable(_load_built_in(built_in, rest if colon else None), built_in.install)
+        solver = _load_built_in(built_in, rest if colon else None)
+        return _usable(solver, built_in.install, module=built_in.module)
     if not colon and (point := _entry_point(spec)):
         return _usable(construct(_load_entry_point(point), _described(point)), "")
     if not (colon and name and rest.isidentifier()):
@@ -121,10 +133,12 @@ def _load_built_in(built_in: BuiltIn, option: str | None) -> Solver:
     return construct(make, where, **{built_in.option: option})
 
 
-def _usable(solver: Solver, install: str) -> Solver:
-    """`solver`, once the library behind it is known to be installed."""
+def _usable(solver: Solver, install: str, *, module: str | None = None) -> Solver:
+    """`solver`, once the library behind it is imported, so that no time limit pays for that, or known to be there."""
     try:
         solver.library_version()
+        if module is not None:
+            importlib.import_module(module)
     except ImportError as error:
         advice = f"; install it with: {install}" if install else ""
         raise SolverUnavailableError(
