@@ -152,11 +152,14 @@ class Pipeline:
     def _trained(self, batch: Batch) -> None:
         batch.training_ended_s = self._queue.now_s
         self.version += 1
-        self._training = False
         self._record(Happening.TRAINING_ENDED, batch=batch.index, version=self.version)
         self._cluster.update_weights()
-        self._cluster.happen(Event(kind=EventKind.TRAINING_FINISHED))
-        self._ask_for_training()
+        if self._rolled:
+            # The trainer goes on at once and lends nothing: a window of no length is none.
+            self._train()
+        else:
+            self._training = False
+            self._cluster.happen(Event(kind=EventKind.TRAINING_FINISHED))
         self.begin()
 
     def _record(self, what: Happening, **data: object) -> None:
