@@ -22,7 +22,7 @@ GIVE_UP = 3.0
 Vector = NDArray[np.float64]
 
 
-def minimise(losses: Losses, *, start: Point, budget: int, seed: int, generation: int = 12) -> tuple[Point, float]:
+def minimise(losses: Losses, *, start: Point, budget: int, seed: int, generation: int = 8) -> tuple[Point, float]:
     """The best point found in `budget` evaluations, and its loss; the same seed finds the same point."""
     rng = np.random.default_rng(seed)
     best = (start, losses([start], math.inf)[0])

@@ -19,7 +19,7 @@ from pearl.api import choose_predictor, choose_solver
 from pearl.core.cluster import ClusterState, Role, Status, Worker, Zone
 from pearl.core.situation import Situation
 from pearl.core.workload import Training, Workload
-from pearl.policy.load import builtin_names, load_policy
+from pearl.policy.load import load_policy
 from pearl.policy.model import Policy
 from pearl.reproduce.models import load_model
 from pearl.reproduce.segments import Segment, trace_of
@@ -29,7 +29,12 @@ from pearl.sim.pipeline import TrainingCost
 from pearl.sim.trajectories import context_tokens, sample
 
 POLICIES = Path(__file__).parent / "policies"
-"""Ablations that are of no use outside a reproduction."""
+"""The built-in policies as they run here, and the paper's ablations.
+
+None has the rules that a batch must fit into KV memory. In the paper four GPUs serve batches of 64 colocated, and five
+of eight prefill for the other three: by those rules, with contexts at their end, neither fits. The simulated engines
+evict and preempt instead, and the predictor prices that.
+"""
 TRAINING_STEP_S = 163.8
 """Training step at a batch of DEFAULT_BATCH (section 3.1)."""
 TOKEN_SAMPLE_BATCHES = 8
@@ -90,8 +95,8 @@ def simulate_run(key: RunKey) -> RunFigures:
 
 
 def find_policy(name: str) -> Policy:
-    """A built-in policy, or one of the reproduction's ablations."""
-    return load_policy(name if name in builtin_names() else POLICIES / f"{name}.yaml")
+    """The reproduction's form of a policy: a built-in one without its rules on KV memory, or an ablation."""
+    return load_policy(POLICIES / f"{name}.yaml")
 
 
 @cache

@@ -1,0 +1,167 @@
+"""`pearl reproduce`: the rows, what they need, and what the command prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pearl.cli.main import run
+from pearl.core.cluster import Counts
+from pearl.core.workload import Training
+from pearl.errors import UsageError
+from pearl.reproduce.bench import Bench
+from pearl.reproduce.models import load_model
+from pearl.reproduce.plot import write_plot
+from pearl.reproduce.rows import Verdict, judge
+from pearl.reproduce.run import NOTES, choose_targets, plan_work, read_notes
+from pearl.reproduce.segments import GRACE_S, MAX_PREEMPTIBLE, MEAN_WITHIN, Segment, trace_of
+from pearl.reproduce.simulate import Effort, Simulated, runs_for, simulated
+from pearl.reproduce.targets import load_targets
+from pearl.reproduce.world import POLICIES, RunFigures, RunKey, find_policy, simulate_run
+
+FIELDS = {
+    "id", "section", "model", "setting", "unit", "published", "simulated", "relative_error", "held_out", "verdict",
+    "note",
+}  # fmt: skip
+
+
+def target(row: str):
+    return next(one for one in load_targets() if one.id == row)
+
+
+def test_the_command_prints_rows_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["reproduce", "--section", "2.1", "--section", "6.5.2", "--quick", "--jobs", "1", "--format", "json"]) == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["simulated"] is True
+    assert (report["seeds"], report["horizon_s"]) == (1, 2400)
+    assert next(row["id"] for row in report["rows"]) == "2.1-rollout-share-8b"
+    assert len(report["rows"]) == 6
+    for row in report["rows"]:
+        assert row.keys() == FIELDS
+        assert row["verdict"] in set(Verdict)
+        assert row["held_out"] is False
+    assert report["summary"]["held_out_speedups"] == 0
+
+
+def test_an_unknown_section_is_one_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reproduce", "--section", "7"]) == 2
+    assert "no rows in section 7; sections: 2.1, 3.1" in capsys.readouterr().err
+
+
+def test_the_picture_is_a_png_of_the_gains(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        judge(target("6.3-gated-borrowing-4-8b"), Simulated(values=(0.9,)), {}),
+        judge(target("6.2-over-rlboost-8b"), Simulated(values=(-0.1, 0.3)), {}),
+        judge(target("2.1-rollout-share-8b"), Simulated(values=(0.8,)), {}),
+    ]
+    picture = tmp_path / "p.png"
+    write_plot(rows, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=r"expected a file name in \.png"):
+        write_plot(rows, tmp_path / "p.gif")
+    with pytest.raises(UsageError, match="nothing to draw"):
+        write_plot(rows[2:], picture)
+
+
+@pytest.mark.slow
+def test_a_section_of_experiments_runs_within_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["reproduce", "--section", "6.3", "--model", "qwen3-8b", "--quick", "--jobs", "2", "--format", "json"]
+    assert run(args) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert all(row["held_out"] and row["simulated"] for row in report["rows"])
+    assert {row["id"] for row in report["rows"]} >= {"6.3-gated-borrowing-4-8b", "6.3-order-4-8b"}
+
+
+def test_rows_share_runs() -> None:
+    targets = choose_targets(["6.3"], ["qwen3-8b"])
+    needed = [key for one in targets for key in runs_for(one, Effort())]
+    work = plan_work(targets, Effort())
+    assert len(work.runs) == len(set(needed)) < len(needed)
+    assert work.alone == ()
+
+
+def test_a_gain_needs_both_policies_in_every_setting() -> None:
+    keys = list(runs_for(target("prorsa-rollout"), Effort(seeds=3)))
+    assert len(set(keys)) == 2 * 2 * 2 * 3
+    assert {key.policy for key in keys} == {"prorsa", "roll-fixed"}
+    assert {key.training for key in keys} == set(Training)
+    assert {key.overlap_gpus for key in keys} == {0}
+
+
+def test_figures_from_runs() -> None:
+    effort = Effort(seeds=1)
+
+    def runs(row: str, rate) -> Simulated:
+        one = target(row)
+        figures = {key: RunFigures(throughput_traj_per_h=rate(key), makespan_s=100.0) for key in runs_for(one, effort)}
+        return simulated(one, effort, figures)
+
+    by_policy = {"roll-fixed": 100.0, "forced-disaggregated": 80.0, "pearl": 190.0, "pearl-ungated": 180.0}
+    gains = runs("6.3-gated-borrowing-4-8b", lambda key: by_policy[key.policy])
+    assert gains.values == pytest.approx((0.9,))
+    assert runs("6.3-order-4-8b", lambda key: by_policy[key.policy]).label == (
+        "forced-disaggregated < pearl-ungated < pearl"
+    )
+    assert runs("6.4-peak-pearl-8b", lambda key: -abs(key.batch - 96)).values == (96,)
+    segments = runs(
+        "6.2-over-roll-8b",
+        lambda key: 100.0 if key.policy == "roll-fixed" else 200.0 + 10 * (list(Segment).index(key.segment)),
+    )
+    assert segments.values == pytest.approx((1.1,))
+
+
+def test_notes_are_for_rows_and_every_row_that_is_missed_has_one() -> None:
+    assert set(read_notes()) <= {one.id for one in load_targets()}
+    assert yaml.safe_load(NOTES.read_text(encoding="utf-8")) is not None
+    noted = judge(target("6.4-peak-pearl-8b"), Simulated(values=(64.0,), remark="measured"), {"6.4-peak-pearl-8b": "x"})
+    assert noted.note == "measured; x"
+
+
+def test_sections_are_chosen_by_prefix() -> None:
+    assert {one.section for one in choose_targets(["6.5"])} == {"6.5.1", "6.5.2"}
+    assert len(choose_targets([])) == len(load_targets())
+    with pytest.raises(UsageError):
+        choose_targets(["6.3"], ["llama"])
+
+
+@pytest.mark.parametrize(("segment", "mean"), [(Segment.PLENTY, 10), (Segment.SCARCE, 6), (Segment.MEDIUM, 8)])
+def test_segments_have_their_mean_and_their_limit(segment: Segment, mean: int) -> None:
+    trace = trace_of(segment, 0)
+    statistics = trace.statistics()
+    assert abs(statistics.mean_gpus - mean) <= MEAN_WITHIN
+    assert statistics.max_gpus <= MAX_PREEMPTIBLE
+    assert {event.grace_s for event in trace.events if event.kind.value == "reclaim"} == {GRACE_S}
+    assert trace_of(segment, 1).events != trace.events
+
+
+def test_every_policy_of_the_rows_loads() -> None:
+    names = {key.policy for one in load_targets() for key in runs_for(one, Effort(seeds=1))}
+    for name in names | {path.stem for path in POLICIES.glob("*.yaml")}:
+        assert find_policy(name).name == name
+
+
+def test_a_run_repeats_and_borrowing_helps_a_small_pool() -> None:
+    key = RunKey(model="qwen3-8b", policy="pearl", rollout_gpus=4, seed=0, horizon_s=1800)
+    found = simulate_run(key)
+    assert simulate_run(key) == found
+    fixed = simulate_run(RunKey(model="qwen3-8b", policy="roll-fixed", rollout_gpus=4, seed=0, horizon_s=1800))
+    assert found.throughput_traj_per_h > 1.3 * fixed.throughput_traj_per_h
+
+
+def test_the_walk_to_the_best_ratio_ends_at_the_best_of_all() -> None:
+    world = load_model("qwen3-8b")
+    bench = Bench(workload=world.workload, engine=world.engine, seeds=(0,))
+    every = [Counts(prefill=p, decode=6 - p) for p in range(1, 6)]
+    best = min(every, key=lambda pool: bench.makespan_s(pool, 24))
+    assert bench.makespan_s(bench.best_ratio(6, 24), 24) <= 1.02 * bench.makespan_s(best, 24)
+
+
+def test_nothing_outside_the_project_is_named() -> None:
+    for path in Path(NOTES).parent.rglob("*.yaml"):
+        assert "/work/" not in path.read_text(encoding="utf-8")
