@@ -6,7 +6,7 @@ their effect, and `plan_to_dict` is the plan as data.
 
 from pearl.planning.apply import StalePlanError, advance, apply_plan, touched
 from pearl.planning.document import plan_to_dict, step_to_dict
-from pearl.planning.estimate import estimate_s
+from pearl.planning.estimate import estimate_s, phase_of
 from pearl.planning.order import make_plan
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "apply_plan",
     "estimate_s",
     "make_plan",
+    "phase_of",
     "plan_to_dict",
     "step_to_dict",
     "touched",

@@ -28,7 +28,7 @@ def estimate_s(plan: Plan) -> float:
     the admission of their group, which waits for the slowest.
     """
     now = started = 0.0
-    for phase, steps in groupby(plan.steps, key=_phase):
+    for phase, steps in groupby(plan.steps, key=phase_of):
         longest = max(step.estimated_s for step in steps)
         match phase:
             case "start":
@@ -40,7 +40,8 @@ def estimate_s(plan: Plan) -> float:
     return max(now, started)
 
 
-def _phase(step: Step) -> str:
+def phase_of(step: Step) -> str:
+    """The phase that a step belongs to: steps of one phase that follow each other run side by side."""
     match step:
         case Drain():
             return "drain"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import assert_never
 
-from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
+from pearl.core.plan import Step
+from pearl.planning import phase_of
 
 
 class Program:
@@ -47,27 +47,10 @@ class Program:
 
     def _advance(self) -> None:
         while self._pending:
-            phase = _phase(self._pending[0])
+            phase = phase_of(self._pending[0])
             if self._running and phase != self._phase:
                 return
             step = self._pending.popleft()
             self._phase = phase
             if self._begin(step):
                 self._running += 1
-
-
-def _phase(step: Step) -> str:
-    match step:
-        case Drain():
-            return "drain"
-        case ChangeRole():
-            return "change"
-        case Activate() | Borrow():
-            return "join"
-        case Start():
-            return "start"
-        case AdmitGroup():
-            return "admit"
-        case Deactivate() | Return() | Stop():
-            return "release"
-    assert_never(step)
