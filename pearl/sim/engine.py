@@ -7,9 +7,9 @@ last step that memory allows, or the step during which new work arrives. The rul
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Protocol
 
 from pearl.core.cluster import Role
@@ -69,7 +69,7 @@ class Engine:
         self._step = 0
         self._running_kv_tokens = 0
         self._chunks: Sequence[tuple[Session, int]] = ()
-        self._stretch = Stretch(first_s=1.0, slope_s=0.0)
+        self._stretch = Stretch(1.0, 0.0)
         self._planned_steps = 0
         self._planned_at_s = 0.0
         self._parts_s = (0.0, 0.0)
@@ -91,7 +91,8 @@ class Engine:
         """The KV of a handed-over session is no longer needed: its prompt stays as an idle prefix."""
         del self._held[session]
         self.cache.park(session.index, session.context_tokens - 1)
-        self._poke()
+        if self._waiting:
+            self._poke()
 
     def pause(self, until_s: float) -> None:
         """Take no step from the next step boundary until `until_s`, as for a weight update."""
@@ -157,9 +158,9 @@ class Engine:
         elapsed_s = self._queue.now_s - self._planned_at_s
         if self._chunks:
             share = elapsed_s / sum(self._parts_s) if sum(self._parts_s) else 0.0
-            self._count_time(elapsed_s, prefill_s=share * self._parts_s[0], decode_s=share * self._parts_s[1])
+            self._count_time(elapsed_s, share * self._parts_s[0], share * self._parts_s[1])
         else:
-            self._count_time(elapsed_s, decode_s=elapsed_s)
+            self._count_time(elapsed_s, 0.0, elapsed_s)
             self._advance_batch(self._steps_over())
         self._planned_steps = 0
         self._plan_id += 1
@@ -184,25 +185,27 @@ class Engine:
         self._plan()
 
     def _plan(self) -> None:
-        if self._paused_until_s > self._queue.now_s:
+        now_s = self._queue.now_s
+        if self._paused_until_s > now_s:
             self._planning = True
             self._queue.at(self._paused_until_s, WAKE, self._wake)
             return
         self._planning = False
-        self._planned_at_s = self._queue.now_s
+        self._planned_at_s = now_s
         if self._ready:
             self._join_ready()
-        while self._running and self.cache.free_tokens < len(self._running):
+        running, cache = self._running, self.cache
+        while running and cache.free_tokens < len(running):
             self._preempt()
         if self._prefilling or self._waiting:
             self._chunks = self._next_chunks()
         if self._chunks:
             self._schedule(1, self._mixed_step_s())
-        elif self._running:
-            batch = len(self._running)
-            self._stretch = Stretch.of(self.profile.decode, batch, self._running_kv_tokens + batch)
-            steps = min(self._next_finish() - self._step, self.cache.free_tokens // batch)
-            self._schedule(steps, self._stretch.seconds(steps))
+        elif running:
+            batch = len(running)
+            self._stretch = stretch = Stretch.of(self.profile.decode, batch, self._running_kv_tokens + batch)
+            steps = min(self._next_finish() - self._step, cache.free_tokens // batch)
+            self._schedule(steps, stretch.seconds(steps))
 
     def _schedule(self, steps: int, seconds: float) -> None:
         self._planned_steps = steps
@@ -286,10 +289,8 @@ class Engine:
         steps, self._planned_steps = self._planned_steps, 0
         chunks, self._chunks = self._chunks, ()
         elapsed_s = self._queue.now_s - self._planned_at_s
-        if chunks:
-            self._count_time(elapsed_s, prefill_s=self._parts_s[0], decode_s=self._parts_s[1])
-        else:
-            self._count_time(elapsed_s, decode_s=elapsed_s)
+        prefill_s, decode_s = self._parts_s if chunks else (0.0, elapsed_s)
+        self._count_time(elapsed_s, prefill_s, decode_s)
         if self._running:
             self._advance_batch(steps)
             self._finish_turns()
@@ -297,31 +298,34 @@ class Engine:
             self._end_chunks(chunks)
         self._plan()
 
-    def _count_time(self, busy_s: float, *, prefill_s: float = 0.0, decode_s: float = 0.0) -> None:
-        self.tally.busy_s[self.role] += busy_s
-        self.tally.prefill_s += prefill_s
-        self.tally.decode_s += decode_s
+    def _count_time(self, busy_s: float, prefill_s: float, decode_s: float) -> None:
+        tally = self.tally
+        tally.busy_s[self.role] += busy_s
+        tally.prefill_s += prefill_s
+        tally.decode_s += decode_s
 
     def _advance_batch(self, steps: int) -> None:
         tokens = steps * len(self._running)
         self._step += steps
         self._running_kv_tokens += tokens
         self.cache.grow(tokens)
-        self.tally.decode_steps += steps
-        self.tally.output_tokens += tokens
+        tally = self.tally
+        tally.decode_steps += steps
+        tally.output_tokens += tokens
 
     def _finish_turns(self) -> None:
-        finishes = self._finishes
-        while finishes and finishes[0][0] <= self._step:
-            finish, _, session = heapq.heappop(finishes)
+        finishes, step = self._finishes, self._step
+        while finishes and finishes[0][0] <= step:
+            finish, _, session = heappop(finishes)
             if self._running.get(session) == finish:
                 self._leave_batch(session)
                 self._finish(session)
 
     def _end_chunks(self, chunks: Sequence[tuple[Session, int]]) -> None:
-        self.tally.prefill_steps += 1
+        tally = self.tally
+        tally.prefill_steps += 1
         for session, tokens in chunks:
-            self.tally.prefill_tokens += tokens
+            tally.prefill_tokens += tokens
             session.prefilled_tokens += tokens
             if session.prefilled_tokens == session.context_tokens:
                 self._prefilling.remove(session)
@@ -359,7 +363,7 @@ class Engine:
         session.joined_step = self._step
         self._running[session] = finish
         self._running_kv_tokens += session.context_tokens - 1
-        heapq.heappush(self._finishes, (finish, session.index, session))
+        heappush(self._finishes, (finish, session.index, session))
 
     def _leave_batch(self, session: Session) -> None:
         done = self._step - session.joined_step
@@ -371,7 +375,7 @@ class Engine:
     def _next_finish(self) -> int:
         finishes = self._finishes
         while self._running.get(finishes[0][2]) != finishes[0][0]:
-            heapq.heappop(finishes)
+            heappop(finishes)
         return finishes[0][0]
 
     # -- KV hand-over ----------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, Final
 
 ARRIVAL: Final = 0
@@ -28,14 +28,14 @@ class EventQueue:
         """Run `action(argument)` at `time_s`, which must not lie in the past."""
         if time_s < self.now_s:
             raise ValueError(f"event at {time_s} s lies before now ({self.now_s} s)")
-        self._sequence += 1
-        heapq.heappush(self._heap, (time_s, priority, self._sequence, action, argument))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (time_s, priority, sequence, action, argument))
 
     def run(self, *, until_s: float = math.inf) -> None:
         """Handle every event up to and including `until_s`; the clock then stands there, if it is finite."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
-            self.now_s, _, _, action, argument = heapq.heappop(heap)
+            self.now_s, _, _, action, argument = heappop(heap)
             action(argument)
         if until_s < math.inf:
             self.now_s = max(self.now_s, until_s)

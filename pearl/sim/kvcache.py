@@ -46,7 +46,7 @@ class KvCache:
         idle = self._idle.pop(key, 0)
         self.idle_tokens -= idle
         self.grow(tokens)
-        return min(idle, most)
+        return idle if idle < most else most
 
     def grow(self, tokens: int) -> None:
         """Pin `tokens` more, evicting idle prefixes from the least recently used one's tail."""

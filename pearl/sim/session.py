@@ -23,6 +23,9 @@ class Phase(IntEnum):
     OUTSIDE = 4
 
 
+_NOTHING_SPENT_S = (0.0,) * len(Phase)
+
+
 class Session:
     """Mutable state of one trajectory.
 
@@ -79,16 +82,16 @@ class Session:
         """Tells the pull under way from one that was called off."""
         self.phase = Phase.OUTSIDE
         self.phase_since_s = 0.0
-        self.spent_s = [0.0] * len(Phase)
+        self.spent_s = list(_NOTHING_SPENT_S)
         """Seconds of this turn in each phase that is over."""
 
     def begin_turn(self, now_s: float) -> None:
         """Append the next turn's prompt."""
         self.phase = Phase.QUEUE
         self.phase_since_s = now_s
-        self.spent_s = [0.0] * len(Phase)
+        self.spent_s = list(_NOTHING_SPENT_S)
         self.turn += 1
-        turn = self.current_turn
+        turn = self.trajectory[self.turn]
         self.context_tokens += turn.new_prompt_tokens
         self.remaining_tokens = turn.output_tokens
         self.recomputing = False

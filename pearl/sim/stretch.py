@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pearl.core.engine import DecodeCost, EngineProfile
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Stretch:
     """A run of decode steps of an unchanging batch: step i (from 0) takes `first_s` + i·`slope_s` seconds."""
 
@@ -22,7 +22,7 @@ class Stretch:
     @classmethod
     def of(cls, cost: DecodeCost, batch: int, context_tokens: int) -> Stretch:
         """Steps of `batch` sequences whose contexts, at least a token each, sum to `context_tokens` in the first."""
-        return cls(first_s=cost.seconds(batch, context_tokens), slope_s=cost.c2_s * batch)
+        return cls(cost.seconds(batch, context_tokens), cost.c2_s * batch)
 
     def seconds(self, steps: int) -> float:
         """Time of the first `steps` steps."""
@@ -39,8 +39,12 @@ class Stretch:
 
     def steps_until(self, elapsed_s: float) -> int:
         """Steps until the first step boundary at or after `elapsed_s`: the smallest k with seconds(k) ≥ elapsed_s."""
-        steps = self.steps_within(elapsed_s)
-        return steps if self.seconds(steps) >= elapsed_s else steps + 1
+        steps = math.ceil(self._root(elapsed_s))
+        while steps and self.seconds(steps - 1) >= elapsed_s:
+            steps -= 1
+        while self.seconds(steps) < elapsed_s:
+            steps += 1
+        return steps
 
     def _root(self, elapsed_s: float) -> float:
         """Positive root of half·k² + linear·k = elapsed, in the form that stays exact as the slope goes to 0."""
@@ -57,9 +61,9 @@ def step_parts_s(
     The parts of the profile, p0 once for all chunks; both times `mixed_step_factor` if `batch` sequences decode too.
     """
     cost = profile.prefill
-    prefill_s = cost.p0_s
+    prefill_s = fixed_s = cost.p0_s
     for new, cached in chunks:
-        prefill_s += cost.seconds(new, cached) - cost.p0_s
+        prefill_s += cost.seconds(new, cached) - fixed_s
     if not batch:
         return prefill_s, 0.0
     decode_s = profile.decode.seconds(batch, context_tokens)
