@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import yaml
 
 from pearl.errors import UsageError
 from pearl.reproduce.rows import Row, judge
-from pearl.reproduce.simulate import Effort, Simulated, runs_for, simulated
+from pearl.reproduce.selection import Selected, SelectionKey, select
+from pearl.reproduce.simulate import Effort, Key, Runs, Simulated, runs_for, simulated
 from pearl.reproduce.targets import Target, load_targets
 from pearl.reproduce.world import RunFigures, RunKey, simulate_run
 
 NOTES = Path(__file__).parent / "notes.yaml"
 """Explanations of rows, by id, written after looking at the cause."""
 Told = Callable[[str], None]
+Job = Key | Target
+Found = RunFigures | Selected | Simulated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class Work:
     """What is to be simulated for some rows."""
 
     effort: Effort
-    runs: tuple[RunKey, ...]
+    runs: tuple[Key, ...]
     """Each once, however many rows share it."""
     alone: tuple[Target, ...]
     """Rows of batches on fixed pools."""
@@ -61,14 +65,19 @@ def plan_work(targets: Sequence[Target], effort: Effort) -> Work:
 
 def reproduce(targets: Sequence[Target], *, effort: Effort, jobs: int, told: Told = lambda _: None) -> tuple[Row, ...]:
     """The rows, in the order given; `told` hears of every part that is done."""
-    runs: dict[RunKey, RunFigures] = {}
+    figures: dict[RunKey, RunFigures] = {}
+    selected: dict[SelectionKey, Selected] = {}
     alone: dict[str, Simulated] = {}
     for job, found in _carry_out(plan_work(targets, effort), jobs):
-        if isinstance(job, RunKey) and isinstance(found, RunFigures):
-            runs[job] = found
-        elif isinstance(job, Target) and isinstance(found, Simulated):
-            alone[job.id] = found
+        match job, found:
+            case RunKey(), RunFigures():
+                figures[job] = found
+            case SelectionKey(), Selected():
+                selected[job] = found
+            case Target(), Simulated():
+                alone[job.id] = found
         told(_name(job))
+    runs = Runs(figures=figures, selected=selected)
     notes = read_notes()
     return tuple(judge(target, alone.get(target.id) or simulated(target, effort, runs), notes) for target in targets)
 
@@ -79,8 +88,8 @@ def read_notes() -> Mapping[str, str]:
     return {str(row): " ".join(str(text).split()) for row, text in notes.items()}
 
 
-def _carry_out(work: Work, jobs: int) -> Iterator[tuple[RunKey | Target, RunFigures | Simulated]]:
-    every: tuple[RunKey | Target, ...] = (*work.runs, *work.alone)
+def _carry_out(work: Work, jobs: int) -> Iterator[tuple[Job, Found]]:
+    every: tuple[Job, ...] = (*work.runs, *work.alone)
     if jobs <= 1:
         for job in every:
             yield job, _do(job, work.effort)
@@ -95,15 +104,27 @@ def _carry_out(work: Work, jobs: int) -> Iterator[tuple[RunKey | Target, RunFigu
             raise
 
 
-def _do(job: RunKey | Target, effort: Effort) -> RunFigures | Simulated:
-    return simulate_run(job) if isinstance(job, RunKey) else simulated(job, effort, {})
+def _do(job: Job, effort: Effort) -> Found:
+    match job:
+        case RunKey():
+            return simulate_run(job)
+        case SelectionKey():
+            return select(job)
+        case Target():
+            return simulated(job, effort, Runs())
+    assert_never(job)
 
 
-def _name(key: RunKey | Target) -> str:
-    if isinstance(key, Target):
-        return key.id
-    where = key.segment.value if key.segment else "no spot GPUs"
-    return f"{key.model}, {key.policy}, {key.rollout_gpus} GPUs, {where}, B = {key.batch}, seed {key.seed}"
+def _name(job: Job) -> str:
+    match job:
+        case RunKey():
+            where = job.segment.value if job.segment else "no spot GPUs"
+            return f"{job.model}, {job.policy}, {job.rollout_gpus} GPUs, {where}, B = {job.batch}, seed {job.seed}"
+        case SelectionKey():
+            return f"{job.model}, every configuration of {job.workers} GPUs"
+        case Target():
+            return job.id
+    assert_never(job)
 
 
 def _inside(section: str, wanted: str) -> bool:

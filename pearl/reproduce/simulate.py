@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
 from typing import assert_never
@@ -12,7 +12,7 @@ from pearl.core.engine import TransitionCosts
 from pearl.reproduce.bench import Bench
 from pearl.reproduce.models import load_model
 from pearl.reproduce.segments import SEGMENT_S
-from pearl.reproduce.selection import Selected, select
+from pearl.reproduce.selection import Selected, SelectionKey
 from pearl.reproduce.targets import (
     BestRatioSource,
     CostSource,
@@ -27,7 +27,16 @@ from pearl.reproduce.targets import (
 from pearl.reproduce.world import RunFigures, RunKey
 from pearl.sim.trajectories import context_tokens
 
-Runs = Mapping[RunKey, RunFigures]
+Key = RunKey | SelectionKey
+"""A piece of work that rows share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What came of the shared work."""
+
+    figures: Mapping[RunKey, RunFigures] = field(default_factory=dict)
+    selected: Mapping[SelectionKey, Selected] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,7 @@ class Simulated:
     """What the figure rests on, where the figure alone does not say."""
 
 
-def runs_for(target: Target, effort: Effort) -> Iterator[RunKey]:
+def runs_for(target: Target, effort: Effort) -> Iterator[Key]:
     """Every run that a row needs; rows share runs."""
     source = target.simulate
     match source:
@@ -68,6 +77,8 @@ def runs_for(target: Target, effort: Effort) -> Iterator[RunKey]:
         case PeakBatchSource():
             for batch in source.batches:
                 yield from _keys(target.model, source.policy, _peak_setting(source, batch), effort)
+        case SelectionSource():
+            yield from _selections(target.model, source, effort).values()
         case _:
             return
 
@@ -88,7 +99,7 @@ def simulated(target: Target, effort: Effort, runs: Runs) -> Simulated:
         case PeakBatchSource():
             return _peak(target.model, source, effort, runs)
         case SelectionSource():
-            return _selection(target.model, source, effort)
+            return _selection(target.model, source, effort, runs)
         case CostSource():
             return Simulated(values=(getattr(TransitionCosts(), source.cost),), remark="an input")
         case ReprefillSource():
@@ -120,7 +131,7 @@ def _keys(model: str, policy: str, setting: Mapping[str, object], effort: Effort
 def _mean(
     model: str, policy: str, setting: Mapping[str, object], effort: Effort, runs: Runs, *, makespan: bool = False
 ) -> float:
-    found = [runs[key] for key in _keys(model, policy, setting, effort)]
+    found = [runs.figures[key] for key in _keys(model, policy, setting, effort)]
     return fmean(run.makespan_s if makespan else run.throughput_traj_per_h for run in found)
 
 
@@ -154,15 +165,22 @@ def _best_ratio(source: BestRatioSource, bench: Bench, published: str) -> Simula
     return Simulated(label=best.label(), remark=f"the published ratio takes {lost:.1%} longer")
 
 
-def _selection(model: str, source: SelectionSource, effort: Effort) -> Simulated:
-    bench = _bench(model, effort)
-    found: dict[str, Selected] = {}
+def _selections(model: str, source: SelectionSource, effort: Effort) -> dict[str, SelectionKey]:
     overlaps = (0, source.overlap_gpus) if source.figure == "regret" else (source.overlap_gpus,)
-    for gpus, overlap in product(source.dedicated_gpus, sorted(set(overlaps))):
-        found[f"{gpus}+{overlap}" if overlap else str(gpus)] = select(bench, gpus + overlap)
-    remark = ", ".join(f"{gpus} GPUs: {one.chosen.label()} for {one.best.label()}" for gpus, one in found.items())
+    return {
+        f"{gpus}+{overlap}" if overlap else str(gpus): SelectionKey(
+            model=model, workers=gpus + overlap, seeds=effort.seeds
+        )
+        for overlap, gpus in product(overlaps, source.dedicated_gpus)
+    }
+
+
+def _selection(model: str, source: SelectionSource, effort: Effort, runs: Runs) -> Simulated:
+    found = {name: runs.selected[key] for name, key in _selections(model, source, effort).items()}
     if source.figure == "regret":
+        remark = ", ".join(f"{gpus} GPUs: {one.regret:.1%}" for gpus, one in found.items())
         return Simulated(values=(max(one.regret for one in found.values()),), remark=remark)
+    remark = ", ".join(f"{gpus} GPUs: {one.chosen.label()} for {one.best.label()}" for gpus, one in found.items())
     matches = sum(one.chosen == one.best for one in found.values())
     return Simulated(values=(float(matches),), label=f"{matches} of {len(found)}", remark=remark)
 
