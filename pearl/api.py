@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pearl.core.cluster import count_gpus
 from pearl.core.decision import Decision, Outcome, PathTimes
 from pearl.core.event import Event, apply_event
 from pearl.core.facts import LONGEST_TIME_LIMIT_S
@@ -196,4 +197,10 @@ def situation_of(scenario: Scenario, event: Event | str | None = None) -> Situat
         overlap_window_s=scenario.overlap_window_s,
         samples=scenario.forecasts,
     )
-    return replace(situation, state=apply_event(situation.state, happened)) if happened else situation
+    if happened is None:
+        return situation
+    state = apply_event(situation.state, happened)
+    held = count_gpus(state.workers)
+    if scenario.max_gpus is not None and held > scenario.max_gpus:
+        raise UsageError(f"after {happened.kind} the cluster holds {held} GPUs; expected at most {scenario.max_gpus}")
+    return replace(situation, state=state)

@@ -91,6 +91,7 @@ class _Assembly:
             job_priority=spec.job_priority,
             overlap_window_s=spec.overlap_window,
             policy=spec.policy,
+            max_gpus=spec.cluster.max_gpus,
             event=event,
             forecasts={
                 source: ForecastSamples(values=part.values, age_s=part.age) for source, part in spec.forecasts.items()

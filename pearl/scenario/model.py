@@ -56,6 +56,8 @@ class Scenario:
     """How long overlap GPUs stay free; None: no limit is known."""
     policy: str | None = None
     """Built-in name, or a path relative to the scenario's folder."""
+    max_gpus: int | None = None
+    """GPUs that the cluster may hold; None: no limit is set."""
     event: Event | None = None
     forecasts: Mapping[str, ForecastSamples] = field(default_factory=dict)
     seed: int = 0

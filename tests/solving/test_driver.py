@@ -166,7 +166,7 @@ def _slower(model: Model, answer: Answer) -> Answer:
     ("bend", "after", "message"),
     [
         (_shifted, 0, "does not hold"),
-        (_slower, 0, "is worth"),
+        (_slower, 0, "known\\[makespan\\] is broken"),
         (lambda _, a: replace(a, point=None), 0, "without a point"),
         (lambda _, a: Answer(status=SolveStatus.INFEASIBLE, detail="no"), 1, "a point is known"),
     ],
