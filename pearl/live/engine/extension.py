@@ -1,0 +1,44 @@
+"""Methods that vLLM adds to its worker class; it loads this module, by name, inside the engine's own processes."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterable
+from typing import Any
+
+_MADV_DONTNEED = 4
+
+
+class PearlExtension:
+    """Mixed into vLLM's worker. Names begin with `pearl_`, since the two share one namespace."""
+
+    model_runner: Any
+
+    def pearl_release_kept(self) -> int:
+        """End the leases on all KV caches kept for others; returns how many."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        return int(get_kv_transfer_group().release_kept()) if has_kv_transfer_group() else 0
+
+    def pearl_drop_kv_pages(self) -> int:
+        """Give the pages of the KV cache back to the system; returns the bytes. Content is lost, addresses stay."""
+        return sum(drop_pages(address, size) for address, size in _storages(self.model_runner.kv_caches).items())
+
+
+def _storages(tensors: Iterable[Any]) -> dict[int, int]:
+    """Address and size of each distinct storage: layers may share one."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def drop_pages(address: int, size: int) -> int:
+    """MADV_DONTNEED on the whole pages within `size` bytes from `address`; returns the bytes given back."""
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end <= start:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise failed")
+    return end - start
