@@ -94,6 +94,8 @@ def _may_run(problem: DecisionProblem, scope: Scope, mode: Mode) -> bool:
 def narrowed(problem: DecisionProblem, scope: Scope, window: Window) -> Scope:
     """The scope without counts whose own path, or the path that they leave workers for, is slower than the window.
 
+    Pairs bound both counts from below: every pair in the window has at least so many.
+
     Where serving workers are scarce, few counts are left: this is what keeps exact rungs few.
     """
     tables = problem.tables
@@ -105,6 +107,10 @@ def narrowed(problem: DecisionProblem, scope: Scope, window: Window) -> Scope:
         fast = [n for n in scope.domain(axis) if column[n] <= window.high_ms]
         role = AXIS_ROLE[axis]
         low[role], high[role] = (fast[0], fast[-1]) if fast else (1, 0)
+    if tables.pairs:
+        fast_pairs = [rung for rung in tables.pairs if rung.makespan_ms <= window.high_ms]
+        low[Role.PREFILL] = max(low[Role.PREFILL], min((rung.prefill for rung in fast_pairs), default=1))
+        low[Role.DECODE] = max(low[Role.DECODE], min((rung.decode for rung in fast_pairs), default=1))
     for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
         high[role] = min(high[role], scope.serving - low[other])
     return Scope(low=low, high=high, serving=scope.serving)
