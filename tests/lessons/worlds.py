@@ -65,6 +65,6 @@ def two_hours(policy: str) -> Report:
 
 
 def switches_after_the_first(report: Report) -> int:
-    """Decisions to change something, the first decision apart; a plan that is only issued again changes nothing more."""
+    """Decisions to change something, the first one apart; a plan that is issued again changes nothing more."""
     decisions = [record for record in report.log if record.what is Happening.DECISION]
     return sum(bool(record.data["changes"]) for record in decisions[1:])
