@@ -71,6 +71,10 @@ class Backend(Protocol):
         """Take the memory again, with the weights in `weights`. The engine stays paused."""
         ...
 
+    async def register_anew(self) -> None:
+        """Register the memory of the KV cache for transfers again, so that peers reach it anew. No leg is open."""
+        ...
+
     async def check(self) -> None:
         """Raise `EngineLostError` where the engine is dead."""
         ...

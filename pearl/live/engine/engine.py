@@ -233,6 +233,7 @@ class Engine:
             await self.backend.wake(self._weights)
             await self._forget_prefixes()
             await self.backend.resume()
+            await self.backend.register_anew()
             self.asleep = False
         self.status = Status.INACTIVE
 

@@ -17,9 +17,24 @@ class PearlExtension:
 
     def pearl_release_kept(self) -> int:
         """End the leases on all KV caches kept for others; returns how many."""
-        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        return int(get_kv_transfer_group().release_kept()) if has_kv_transfer_group() else 0
+        return int(get_kv_transfer_group().release_kept())
+
+    def pearl_register_anew(self, engine_id: str) -> tuple[int, int, str]:
+        """Register the KV cache's memory under a new id; returns pipeline rank, tensor rank, and the payload in hex."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+        payload: bytes = get_kv_transfer_group().register_anew(engine_id)
+        return get_pp_group().rank_in_group, get_tp_group().rank_in_group, payload.hex()
+
+    def pearl_device_bytes(self) -> int:
+        """Memory in use on this worker's device."""
+        import torch
+
+        free, total = torch.accelerator.get_memory_info()
+        return int(total - free)
 
     def pearl_drop_kv_pages(self) -> int:
         """Give the pages of the KV cache back to the system; returns the bytes. Content is lost, addresses stay."""

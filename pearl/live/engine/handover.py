@@ -12,6 +12,10 @@ from typing import Any, Protocol
 
 from pearl.live.protocol import EngineFailedError, KvHandle
 
+PROGRESS_DELAY_ENV = "PEARL_NIXL_PROGRESS_DELAY_US"
+"""Pause of NIXL's progress thread between polls, for the engine's processes."""
+REGISTRATION = "pearl_registration"
+"""Key of a request's parameters that brings a new registration to the scheduler's side of the connector."""
 _LIMITS = "pearl"
 """Key of the limits within a handle's parameters."""
 

@@ -1,20 +1,28 @@
-"""vLLM's NIXL connector as PEARL runs it. vLLM loads this module, by name, inside the engine's own processes."""
+"""vLLM's NIXL connector as PEARL runs it. vLLM loads this module, by name, inside the engine's own processes.
+
+vLLM makes one connector in the scheduler's process, and one in that of each worker. Memory is registered with NIXL by
+the workers; the scheduler hands the addresses to peers that ask, under the engine's id.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import threading
+from collections.abc import Mapping
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector, NixlPullConnectorWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
 
+from pearl.live.engine.handover import PROGRESS_DELAY_ENV, REGISTRATION
 from pearl.live.engine.process import die_with_parent
-
-PROGRESS_DELAY_ENV = "PEARL_NIXL_PROGRESS_DELAY_US"
 
 
 class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is not typed for us
-    """Polls at the device profile's pace, ends with its parent, and can give up what it keeps."""
+    """Polls at the device profile's pace, ends with its parent, gives up what it keeps, and can register anew."""
+
+    connector_worker: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         die_with_parent()
@@ -28,6 +36,49 @@ class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is no
         for request in leases:
             leases[request] = 0.0
         return len(leases)
+
+    def register_anew(self, engine_id: str) -> bytes:
+        """On a worker: register the KV cache's memory as another engine's; returns what peers need to reach it.
+
+        Peers that knew the old id meet the new one at the same address, shake hands again, and drop the old.
+        """
+        old = self.connector_worker
+        caches, copy_blocks = old.device_kv_caches, old.copy_blocks
+        old.shutdown()
+        self.engine_id = engine_id
+        self.connector_worker = NixlPullConnectorWorker(old.vllm_config, engine_id, old.kv_cache_config)
+        if copy_blocks is not None:
+            self.connector_worker.set_host_xfer_buffer_ops(copy_blocks)
+        self.connector_worker.register_kv_caches(caches)
+        payload: bytes = _msgpack().encode(self.get_handshake_metadata())
+        return payload
+
+    def on_new_request(self, request: Any) -> None:
+        """On the scheduler: take a registration that a request brings; see `register_anew`."""
+        params = request.kv_transfer_params
+        if params and (registration := params.pop(REGISTRATION, None)):
+            self._serve_registration(registration)
+        super().on_new_request(request)
+
+    def _serve_registration(self, registration: Mapping[str, Any]) -> None:
+        scheduler = self.connector_scheduler
+        scheduler._stop_event.set()
+        scheduler._nixl_handshake_listener_t.join()
+        scheduler._nixl_handshake_listener_t = None
+        scheduler._stop_event = threading.Event()
+        scheduler.engine_id = registration["engine_id"]
+        decoder = _msgpack().Decoder(NixlHandshakePayload)
+        scheduler.set_xfer_handshake_metadata(
+            {
+                (pipeline_rank, tensor_rank): decoder.decode(bytes.fromhex(payload))
+                for pipeline_rank, tensor_rank, payload in registration["ranks"]
+            }
+        )
+
+
+def _msgpack() -> Any:
+    """The encoding of vLLM's handshakes; a dependency of vLLM, and not of ours."""
+    return importlib.import_module("msgspec.msgpack")
 
 
 def _slow_progress_thread(delay_us: int) -> None:

@@ -6,6 +6,7 @@ vLLM is imported when an engine starts, and not before: its imports take seconds
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pearl.live.devices import SleepMethod
 from pearl.live.engine.backend import Counters, Output
 from pearl.live.engine.config import EngineConfig
-from pearl.live.engine.handover import Roles
+from pearl.live.engine.handover import PROGRESS_DELAY_ENV, REGISTRATION, Roles
 from pearl.live.protocol import (
     EngineError,
     EngineFailedError,
@@ -29,7 +30,6 @@ from pearl.live.protocol import (
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-PROGRESS_DELAY_ENV = "PEARL_NIXL_PROGRESS_DELAY_US"
 LOST_LOGPROB = -9999.0
 """What vLLM writes for a log-probability of -inf."""
 
@@ -139,8 +139,8 @@ class VllmBackend:
     ) -> AsyncGenerator[Output, None]:
         """Outputs of a leg; see `Backend`."""
         self._check_tokens(leg, prompt, sampling)
-        parameters = _sampling_params(self._with_end(sampling), kv_params)
         try:
+            parameters = _sampling_params(self._with_end(sampling), kv_params)
             async with aclosing(self.engine.generate({"prompt_token_ids": list(prompt)}, parameters, leg)) as outputs:
                 async for output in outputs:
                     yield _output(output)
@@ -208,6 +208,16 @@ class VllmBackend:
             await self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(weights)})
             await self.engine.wake_up(["kv_cache"])
 
+    async def register_anew(self) -> None:
+        """See `Backend`. A request of one token carries the new addresses to the scheduler's side of the connector."""
+        engine_id = str(uuid.uuid4())
+        ranks = await self.engine.collective_rpc("pearl_register_anew", args=(engine_id,))
+        carrier = {REGISTRATION: {"engine_id": engine_id, "ranks": [list(rank) for rank in ranks]}}
+        sampling = Sampling(max_tokens=1, ignore_eos=True)
+        async with aclosing(self.generate(f"register-{engine_id}", (0,), sampling, carrier)) as outputs:
+            async for _ in outputs:
+                pass
+
     async def check(self) -> None:
         """See `Backend`."""
         if self.engine.errored:
@@ -229,25 +239,22 @@ def _sampling_params(sampling: Sampling, kv_params: Mapping[str, Any] | None) ->
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    try:
-        return SamplingParams(
-            max_tokens=sampling.max_tokens,
-            min_tokens=sampling.min_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            seed=sampling.seed,
-            stop_token_ids=list(sampling.stop_token_ids),
-            ignore_eos=sampling.ignore_eos,
-            logprobs=0 if sampling.logprobs else None,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-            extra_args={"kv_transfer_params": dict(kv_params)} if kv_params else None,
-        )
-    except ValueError as e:
-        raise EngineRefusedError(str(e)) from None
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        logprobs=0 if sampling.logprobs else None,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args={"kv_transfer_params": dict(kv_params)} if kv_params else None,
+    )
 
 
 def _output(output: Any) -> Output:

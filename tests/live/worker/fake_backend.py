@@ -85,6 +85,9 @@ class FakeBackend:
     async def wake(self, weights: Path) -> None:
         self.log.append(f"wake {weights.name}")
 
+    async def register_anew(self) -> None:
+        self.log.append("register")
+
     async def check(self) -> None:
         return None
 

@@ -224,7 +224,7 @@ def test_sleep_and_wake_are_idempotent_and_leave_it_inactive() -> None:
             await e.update_weights(version=1, directory=Path("m1"), limits=LIMITS)
         await e.wake(LIMITS)
         await e.wake(LIMITS)
-        assert backend.log == ["pause", "sleep", "wake m0", "reset", "resume"]
+        assert backend.log == ["pause", "sleep", "wake m0", "reset", "resume", "register"]
         assert e.status is Status.INACTIVE
         await e.admit()
         assert tokens(await ask(e, leg())) == [3, 4, 5]
