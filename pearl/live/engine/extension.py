@@ -30,10 +30,10 @@ class PearlExtension:
         return get_pp_group().rank_in_group, get_tp_group().rank_in_group, payload.hex()
 
     def pearl_device_bytes(self) -> int:
-        """Memory in use on this worker's device."""
+        """Memory in use on this worker's GPU."""
         import torch
 
-        free, total = torch.accelerator.get_memory_info()
+        free, total = torch.cuda.mem_get_info()
         return int(total - free)
 
     def pearl_drop_kv_pages(self) -> int:
