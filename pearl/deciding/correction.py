@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pearl.core.cluster import Mode
-from pearl.core.problem import UNREACHABLE_MS, MakespanTables
+from pearl.core.problem import UNREACHABLE_MS, MakespanTables, PairRung
 
 
 def corrected(tables: MakespanTables, factors: Mapping[Mode, float]) -> MakespanTables:
@@ -20,7 +20,10 @@ def corrected(tables: MakespanTables, factors: Mapping[Mode, float]) -> Makespan
         colocated_ms=_times(tables.colocated_ms, colocated),
         prefill_ms=_times(tables.prefill_ms, disaggregated),
         decode_ms=_times(tables.decode_ms, disaggregated),
-        pairs=tuple(replace(r, makespan_ms=_scaled(r.makespan_ms, disaggregated)) for r in tables.pairs),
+        pairs=tuple(
+            PairRung(prefill=r.prefill, decode=r.decode, makespan_ms=_scaled(r.makespan_ms, disaggregated))
+            for r in tables.pairs
+        ),
     )
 
 

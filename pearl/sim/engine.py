@@ -177,7 +177,7 @@ class Engine:
             self._queue.at(self._queue.now_s, WAKE, self._wake)
         elif self._planned_steps > 1:
             elapsed_s = self._queue.now_s - self._planned_at_s
-            steps = max(1, self._stretch.steps_until(elapsed_s))
+            steps = self._stretch.steps_until(elapsed_s) or 1
             if steps < self._planned_steps:
                 self._schedule(steps, self._stretch.seconds(steps))
 
@@ -194,23 +194,22 @@ class Engine:
         self._planned_at_s = now_s
         if self._ready:
             self._join_ready()
-        running, cache = self._running, self.cache
-        while running and cache.free_tokens < len(running):
+        while self.cache.free_tokens < len(self._running):
             self._preempt()
-        if self._prefilling or self._waiting:
+        if self._waiting or self._prefilling:
             self._chunks = self._next_chunks()
         if self._chunks:
             self._schedule(1, self._mixed_step_s())
-        elif running:
-            batch = len(running)
+        elif batch := len(self._running):
             self._stretch = stretch = Stretch.of(self.profile.decode, batch, self._running_kv_tokens + batch)
-            steps = min(self._next_finish() - self._step, cache.free_tokens // batch)
+            to_finish, to_full = self._next_finish() - self._step, self.cache.free_tokens // batch
+            steps = to_finish if to_finish < to_full else to_full
             self._schedule(steps, stretch.seconds(steps))
 
     def _schedule(self, steps: int, seconds: float) -> None:
         self._planned_steps = steps
-        self._plan_id += 1
-        self._queue.at(self._planned_at_s + seconds, STEP_END, self._end_step, self._plan_id)
+        self._plan_id = plan_id = self._plan_id + 1
+        self._queue.at(self._planned_at_s + seconds, STEP_END, self._end_step, plan_id)
 
     def _next_chunks(self) -> list[tuple[Session, int]]:
         """Prefill chunks of the next step; admits waiting sessions while tokens, sequences and memory last."""
@@ -234,13 +233,15 @@ class Engine:
 
     def _admit(self, session: Session) -> bool:
         """Reserve memory for the whole known context; a pull starts at once."""
+        source, tokens = session.source, session.context_tokens
         sequences = len(self._running) + len(self._prefilling) + len(self._pulling) + len(self._ready)
-        tokens = session.context_tokens - (session.source is not None)
+        if source is not None:
+            tokens -= 1
         if sequences >= self.profile.max_sequences or not self.cache.admits(tokens):
             return False
         hit = self.cache.claim(session.index, tokens, most=session.context_tokens - 1)
-        if session.source is not None:
-            self._pull(session, session.source, tokens - hit)
+        if source is not None:
+            self._pull(session, source, tokens - hit)
             return True
         session.prefilled_tokens = hit
         session.enter(Phase.PREFILL, self._queue.now_s)
@@ -287,16 +288,20 @@ class Engine:
             return
         self._planning = True
         steps, self._planned_steps = self._planned_steps, 0
-        chunks, self._chunks = self._chunks, ()
         elapsed_s = self._queue.now_s - self._planned_at_s
-        prefill_s, decode_s = self._parts_s if chunks else (0.0, elapsed_s)
-        self._count_time(elapsed_s, prefill_s, decode_s)
-        if self._running:
+        if self._chunks:
+            self._end_mixed_step(elapsed_s)
+        else:
+            self._count_time(elapsed_s, 0.0, elapsed_s)
             self._advance_batch(steps)
-            self._finish_turns()
-        if chunks:
-            self._end_chunks(chunks)
         self._plan()
+
+    def _end_mixed_step(self, elapsed_s: float) -> None:
+        chunks, self._chunks = self._chunks, ()
+        self._count_time(elapsed_s, *self._parts_s)
+        if self._running:
+            self._advance_batch(1)
+        self._end_chunks(chunks)
 
     def _count_time(self, busy_s: float, prefill_s: float, decode_s: float) -> None:
         tally = self.tally
@@ -306,15 +311,13 @@ class Engine:
 
     def _advance_batch(self, steps: int) -> None:
         tokens = steps * len(self._running)
-        self._step += steps
+        self._step = step = self._step + steps
         self._running_kv_tokens += tokens
         self.cache.grow(tokens)
         tally = self.tally
         tally.decode_steps += steps
         tally.output_tokens += tokens
-
-    def _finish_turns(self) -> None:
-        finishes, step = self._finishes, self._step
+        finishes = self._finishes
         while finishes and finishes[0][0] <= step:
             finish, _, session = heappop(finishes)
             if self._running.get(session) == finish:
@@ -373,10 +376,12 @@ class Engine:
         self._running_kv_tokens -= session.context_tokens - 1
 
     def _next_finish(self) -> int:
-        finishes = self._finishes
-        while self._running.get(finishes[0][2]) != finishes[0][0]:
+        finishes, running = self._finishes, self._running
+        while True:
+            finish, _, session = finishes[0]
+            if running.get(session) == finish:
+                return finish
             heappop(finishes)
-        return finishes[0][0]
 
     # -- KV hand-over ----------------------------------------------------------------------------------------------
 

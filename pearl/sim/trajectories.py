@@ -29,18 +29,18 @@ def sample(workload: Workload, rng: Random) -> tuple[Trajectory, ...]:
 def sample_one(workload: Workload, rng: Random) -> Trajectory:
     """One trajectory; it ends after its drawn turns, or where its context reaches `max_context_tokens`."""
     turns: list[Turn] = []
-    context = 0
+    room, prompts = workload.max_context_tokens, workload.first_prompt_tokens
     for index in range(_count(workload.turns, rng)):
-        prompt = _count(workload.new_prompt_tokens if index else workload.first_prompt_tokens, rng)
+        prompt = _count(prompts, rng)
         output = _count(workload.output_tokens, rng)
-        environment_s = max(0.0, _draw(workload.environment_s, rng))
+        environment_s = max(0.0, workload.environment_s.quantile(rng.random() or 0.5))
         if not index:
-            prompt = max(1, min(prompt, workload.max_context_tokens - 1))
-        output = min(output, workload.max_context_tokens - context - prompt)
+            prompt, prompts = max(1, min(prompt, room - 1)), workload.new_prompt_tokens
+        output = min(output, room - prompt)
         if output < 1 and index:
             break
         turns.append(Turn(new_prompt_tokens=prompt, output_tokens=max(output, 1), environment_s=environment_s))
-        context += prompt + output
+        room -= prompt + output
     return tuple(turns)
 
 
@@ -49,9 +49,5 @@ def context_tokens(trajectory: Trajectory) -> int:
     return sum(turn.new_prompt_tokens + turn.output_tokens for turn in trajectory)
 
 
-def _draw(distribution: Distribution, rng: Random) -> float:
-    return distribution.quantile(rng.random() or 0.5)
-
-
 def _count(distribution: Distribution, rng: Random) -> int:
-    return max(1, int(_draw(distribution, rng) + 0.5))
+    return max(1, int(distribution.quantile(rng.random() or 0.5) + 0.5))

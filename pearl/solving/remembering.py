@@ -22,11 +22,14 @@ class RememberingSolver:
             note=solver.capabilities.note,
         )
         self._solver = solver
+        self._version: str | None = None
         self._answers: dict[tuple[object, ...], Solution] = {}
 
     def library_version(self) -> str:
         """Version of the library behind the solver."""
-        return self._solver.library_version()
+        if self._version is None:
+            self._version = self._solver.library_version()
+        return self._version
 
     def solve(self, problem: DecisionProblem, *, limits: Limits) -> Solution:
         """Solve every tier, or give the answer of before."""
