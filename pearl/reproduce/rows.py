@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pearl.reproduce.simulate import Simulated
+from pearl.reproduce.simulate import TIE, Simulated
 from pearl.reproduce.targets import Role, Target, Unit
 
 WITHIN = 0.15
@@ -105,7 +105,7 @@ def _error(value: float, low: float, high: float, offset: float) -> float:
 def _verdict(target: Target, values: tuple[float, ...], label: str | None, error: float | None) -> Verdict:
     match target.unit:
         case Unit.ORDER:
-            return Verdict.WITHIN if label == target.published else Verdict.WRONG
+            return _order_verdict(str(target.published), label or "")
         case Unit.RATIO | Unit.MATCHES:
             return Verdict.WITHIN if label == target.published else Verdict.OUTSIDE
         case Unit.BATCH:
@@ -116,6 +116,13 @@ def _verdict(target: Target, values: tuple[float, ...], label: str | None, error
             if not all(_same_sign(target, value) for value in values):
                 return Verdict.WRONG
             return Verdict.WITHIN if error is not None and abs(error) <= WITHIN else Verdict.OUTSIDE
+
+
+def _order_verdict(published: str, label: str) -> Verdict:
+    """A tie neither shows the published order nor contradicts it."""
+    if label == published:
+        return Verdict.WITHIN
+    return Verdict.OUTSIDE if label.replace(TIE, "<") == published else Verdict.WRONG
 
 
 def _same_sign(target: Target, value: float) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from statistics import fmean
 from typing import assert_never
 
 from pearl.core.engine import TransitionCosts
 from pearl.reproduce.bench import Bench
+from pearl.reproduce.measures import parse_pool
 from pearl.reproduce.models import load_model
 from pearl.reproduce.segments import SEGMENT_S
 from pearl.reproduce.selection import Selected, SelectionKey
@@ -26,6 +27,9 @@ from pearl.reproduce.targets import (
 )
 from pearl.reproduce.world import RunFigures, RunKey
 from pearl.sim.trajectories import context_tokens
+
+TIE = "="
+"""Between policies that came to the same figure; such policies keep the published order."""
 
 Key = RunKey | SelectionKey
 """A piece of work that rows share."""
@@ -64,19 +68,19 @@ class Simulated:
 
 
 def runs_for(target: Target, effort: Effort) -> Iterator[Key]:
-    """Every run that a row needs; rows share runs."""
+    """Every piece of work that a row needs and others may share."""
     source = target.simulate
     match source:
         case GainSource():
-            for setting in _settings(source):
+            for world in _worlds(target.model, source, effort):
                 for policy in (source.policy, source.over):
-                    yield from _keys(target.model, policy, setting, effort)
+                    yield from _repeats(world, policy, effort)
         case OrderSource():
             for policy in source.policies:
-                yield from _keys(target.model, policy, {"rollout_gpus": source.rollout_gpus}, effort)
+                yield from _repeats(_pool_of(target.model, source, effort), policy, effort)
         case PeakBatchSource():
-            for batch in source.batches:
-                yield from _keys(target.model, source.policy, _peak_setting(source, batch), effort)
+            for world in _batches(target.model, source, effort):
+                yield from _repeats(world, source.policy, effort)
         case SelectionSource():
             yield from _selections(target.model, source, effort).values()
         case _:
@@ -92,7 +96,7 @@ def simulated(target: Target, effort: Effort, runs: Runs) -> Simulated:
         case BestRatioSource():
             return _best_ratio(source, _bench(target.model, effort), str(target.published))
         case GainSource():
-            gains = tuple(_gain(target.model, source, setting, effort, runs) for setting in _settings(source))
+            gains = tuple(_gain(source, world, effort, runs) for world in _worlds(target.model, source, effort))
             return Simulated(values=(fmean(gains),) if source.mean else gains)
         case OrderSource():
             return _order(target.model, source, effort, runs)
@@ -112,54 +116,80 @@ def _bench(model: str, effort: Effort) -> Bench:
     return Bench(workload=world.workload, engine=world.engine, seeds=range(effort.seeds))
 
 
-def _settings(source: GainSource) -> Iterator[dict[str, object]]:
-    names = ("rollout_gpus", "segment", "batch", "context_limit", "training", "overlap_gpus")
+def _worlds(model: str, source: GainSource, effort: Effort) -> Iterator[RunKey]:
+    """One run of the policy for each combination of the settings, with the first seed."""
     axes = (source.rollout_gpus, source.segments, source.batches, source.context_limits, source.training)
-    for values in product(*axes, (source.overlap_gpus,)):
-        yield dict(zip(names, values, strict=True))
+    for gpus, segment, batch, limit, training in product(*axes):
+        yield RunKey(
+            model=model,
+            policy=source.policy,
+            rollout_gpus=gpus,
+            overlap_gpus=source.overlap_gpus,
+            segment=segment,
+            batch=batch,
+            context_limit=limit,
+            training=training,
+            seed=0,
+            horizon_s=effort.horizon_s,
+        )
 
 
-def _peak_setting(source: PeakBatchSource, batch: int) -> dict[str, object]:
-    return {"rollout_gpus": source.rollout_gpus, "segment": source.segment, "batch": batch}
+def _pool_of(model: str, source: OrderSource, effort: Effort) -> RunKey:
+    return RunKey(
+        model=model, policy=source.policies[0], rollout_gpus=source.rollout_gpus, seed=0, horizon_s=effort.horizon_s
+    )
 
 
-def _keys(model: str, policy: str, setting: Mapping[str, object], effort: Effort) -> Iterator[RunKey]:
+def _batches(model: str, source: PeakBatchSource, effort: Effort) -> Iterator[RunKey]:
+    for batch in source.batches:
+        yield RunKey(
+            model=model,
+            policy=source.policy,
+            rollout_gpus=source.rollout_gpus,
+            segment=source.segment,
+            batch=batch,
+            seed=0,
+            horizon_s=effort.horizon_s,
+        )
+
+
+def _repeats(world: RunKey, policy: str, effort: Effort) -> Iterator[RunKey]:
+    """The same world under a policy, once for each seed."""
     for seed in range(effort.seeds):
-        yield RunKey(model=model, policy=policy, seed=seed, horizon_s=effort.horizon_s, **setting)  # type: ignore[arg-type]  # the settings' names are RunKey's
+        yield replace(world, policy=policy, seed=seed)
 
 
-def _mean(
-    model: str, policy: str, setting: Mapping[str, object], effort: Effort, runs: Runs, *, makespan: bool = False
-) -> float:
-    found = [runs.figures[key] for key in _keys(model, policy, setting, effort)]
-    return fmean(run.makespan_s if makespan else run.throughput_traj_per_h for run in found)
+def _throughput(world: RunKey, policy: str, effort: Effort, runs: Runs) -> float:
+    return fmean(runs.figures[key].throughput_traj_per_h for key in _repeats(world, policy, effort))
 
 
-def _gain(model: str, source: GainSource, setting: Mapping[str, object], effort: Effort, runs: Runs) -> float:
+def _makespan(world: RunKey, policy: str, effort: Effort, runs: Runs) -> float:
+    return fmean(runs.figures[key].makespan_s for key in _repeats(world, policy, effort))
+
+
+def _gain(source: GainSource, world: RunKey, effort: Effort, runs: Runs) -> float:
     if source.figure == "makespan":
-        slow = _mean(model, source.over, setting, effort, runs, makespan=True)
-        return slow / _mean(model, source.policy, setting, effort, runs, makespan=True) - 1
-    slow = _mean(model, source.over, setting, effort, runs)
-    return _mean(model, source.policy, setting, effort, runs) / slow - 1
+        return _makespan(world, source.over, effort, runs) / _makespan(world, source.policy, effort, runs) - 1
+    return _throughput(world, source.policy, effort, runs) / _throughput(world, source.over, effort, runs) - 1
 
 
 def _order(model: str, source: OrderSource, effort: Effort, runs: Runs) -> Simulated:
-    setting = {"rollout_gpus": source.rollout_gpus}
-    rates = {policy: _mean(model, policy, setting, effort, runs) for policy in source.policies}
-    ordered = sorted(rates, key=rates.__getitem__)
+    world = _pool_of(model, source, effort)
+    rates = {policy: _throughput(world, policy, effort, runs) for policy in source.policies}
+    ordered = sorted(source.policies, key=rates.__getitem__)
     remark = ", ".join(f"{policy} {rates[policy]:.0f}/h" for policy in ordered)
-    return Simulated(label=" < ".join(ordered), remark=remark)
+    signs = ["<" if rates[one] < rates[other] else TIE for one, other in pairwise(ordered)]
+    label = ordered[0] + "".join(f" {sign} {policy}" for sign, policy in zip(signs, ordered[1:], strict=True))
+    return Simulated(label=label, remark=remark)
 
 
 def _peak(model: str, source: PeakBatchSource, effort: Effort, runs: Runs) -> Simulated:
-    rates = {batch: _mean(model, source.policy, _peak_setting(source, batch), effort, runs) for batch in source.batches}
+    rates = {world.batch: _throughput(world, source.policy, effort, runs) for world in _batches(model, source, effort)}
     remark = ", ".join(f"B = {batch}: {rate:.0f}/h" for batch, rate in rates.items())
     return Simulated(values=(max(rates, key=rates.__getitem__),), remark=remark)
 
 
 def _best_ratio(source: BestRatioSource, bench: Bench, published: str) -> Simulated:
-    from pearl.reproduce.measures import parse_pool
-
     best = bench.best_ratio(source.workers, source.batch)
     lost = bench.makespan_s(parse_pool(published), source.batch) / bench.makespan_s(best, source.batch) - 1
     return Simulated(label=best.label(), remark=f"the published ratio takes {lost:.1%} longer")

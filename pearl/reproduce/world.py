@@ -8,7 +8,7 @@ defaults of TransitionCosts; training GPUs are free to borrow whenever no traini
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,13 +19,15 @@ from pearl.api import choose_predictor, choose_solver
 from pearl.core.cluster import ClusterState, Role, Status, Worker, Zone
 from pearl.core.situation import Situation
 from pearl.core.workload import Training, Workload
+from pearl.errors import UsageError
 from pearl.policy.load import load_policy
 from pearl.policy.model import Policy
 from pearl.reproduce.models import load_model
 from pearl.reproduce.segments import Segment, trace_of
 from pearl.reproduce.targets import CONTEXT_LIMIT, DEFAULT_BATCH, OVERLAP_GPUS
 from pearl.sim.experiment import Experiment, run_experiment
-from pearl.sim.pipeline import TrainingCost
+from pearl.sim.pipeline import Batch, TrainingCost
+from pearl.sim.rollout import SECONDS_PER_HOUR
 from pearl.sim.trajectories import context_tokens, sample
 
 POLICIES = Path(__file__).parent / "policies"
@@ -89,9 +91,22 @@ def simulate_run(key: RunKey) -> RunFigures:
     )
     rollout = report.rollout
     return RunFigures(
-        throughput_traj_per_h=rollout.throughput_traj_per_h,
+        throughput_traj_per_h=_throughput_traj_per_h(rollout.batches),
         makespan_s=fmean(rollout.makespans_s),
     )
+
+
+def _throughput_traj_per_h(batches: Sequence[Batch]) -> float:
+    """Trajectories of the batches that ended, over the time to the end of the last.
+
+    A run holds about ten batches, so that one cut off by the run's end would weigh a tenth. Raises UsageError where
+    none ended.
+    """
+    ended = [(batch.ended_s, batch.trajectories) for batch in batches if batch.ended_s is not None]
+    if not ended:
+        raise UsageError("no batch ended within the run; expected a longer horizon")
+    last_s = max(at_s for at_s, _ in ended)
+    return sum(trajectories for _, trajectories in ended) * SECONDS_PER_HOUR / last_s
 
 
 def find_policy(name: str) -> Policy:

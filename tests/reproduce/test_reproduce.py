@@ -108,6 +108,8 @@ def test_figures_from_runs() -> None:
     assert runs("6.3-order-4-8b", lambda key: by_policy[key.policy]).label == (
         "forced-disaggregated < pearl-ungated < pearl"
     )
+    tied = by_policy | {"pearl": 180.0}
+    assert runs("6.3-order-4-8b", lambda key: tied[key.policy]).label == "forced-disaggregated < pearl = pearl-ungated"
     assert runs("6.4-peak-pearl-8b", lambda key: -abs(key.batch - 96)).values == (96,)
     segments = runs(
         "6.2-over-roll-8b",

@@ -59,6 +59,7 @@ def test_labels_are_met_only_by_equality() -> None:
     assert verdict("ratio", "5P3D", label="5P3D") is Verdict.WITHIN
     assert verdict("ratio", "5P3D", label="4P4D") is Verdict.OUTSIDE
     assert verdict("order", "a < b", label="a < b") is Verdict.WITHIN
+    assert verdict("order", "a < b", label="a = b") is Verdict.OUTSIDE
     assert verdict("order", "a < b", label="b < a") is Verdict.WRONG
 
 
