@@ -13,6 +13,7 @@ from pearl.core.engine import TransitionCosts
 from pearl.core.event import EventKind
 from pearl.core.workload import Routing, Training
 from pearl.errors import ScenarioError
+from pearl.makespan.profile import batch_profile
 from pearl.scenario.load import SHIPPED, load_scenario, parse_scenario, shipped_scenarios
 from tests.scenario.cases import ENGINE, TEXT, small, small_text
 from tests.scenario.fuzz import check
@@ -47,10 +48,8 @@ def test_shipped_scenarios_show_what_they_promise():
     assert reclaim.state_after_event.counts.label() == "0P8D"
     infeasible = load_scenario("infeasible-kv")
     room = len(infeasible.state.workers) * infeasible.engine.kv_decode_tokens
-    least_context = (
-        infeasible.workload.first_prompt_tokens.expected + 4 * infeasible.workload.new_prompt_tokens.expected
-    )
-    assert infeasible.workload.trajectories * least_context > room
+    held = batch_profile(infeasible.workload).running_tokens
+    assert infeasible.workload.trajectories * held > room
 
 
 def test_units_and_defaults_reach_the_facts():
