@@ -36,6 +36,7 @@ def test_policies_and_seeds_side_by_side(capsys, tmp_path):
     assert captured.err.count("simulating") == 4
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(capsys):
     def results(*args: str) -> object:
         assert run([*SHORT[:-2], *args, "--policy", "pearl", "--seeds", "2", "--format", "json"]) == 0
@@ -52,6 +53,7 @@ def test_the_log_is_json_lines_in_order(capsys, tmp_path):
     assert [r["at_s"] for r in records] == sorted(r["at_s"] for r in records)
 
 
+@pytest.mark.slow
 def test_pictures(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     png, html = tmp_path / "run.png", tmp_path / "run.html"

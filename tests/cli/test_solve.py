@@ -149,6 +149,7 @@ def test_the_table_names_what_was_asked(capsys):
         assert part in out
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_in_any_process():
     def once(seed: str) -> str:
         code = "from pearl.cli.main import main; main()"
