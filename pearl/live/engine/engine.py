@@ -22,6 +22,9 @@ from pearl.live.engine.config import EngineConfig
 from pearl.live.engine.handover import Roles, make_handle, open_handle
 from pearl.live.protocol import Chunk, EngineUnavailableError, FinishReason, Leg
 
+SETTLE_POLL_S = 0.1
+"""Between looks at a pause under way; an engine's step takes less."""
+
 
 class UnfitError(PearlError):
     """A transition failed half-way: the worker must leave the pool, and its engine must be replaced."""
@@ -91,9 +94,9 @@ class Engine:
                 yield chunk
 
     async def probe(self, leg: Leg) -> AsyncGenerator[Chunk, None]:
-        """The same for a canary, before the worker is active. Refused where it is asleep or unfit."""
-        if self.asleep or self.unfit:
-            raise EngineUnavailableError(f"{self.config.worker} is {self.unfit or 'asleep'}")
+        """The same for a canary, before the worker is active. Refused where it is asleep, in transition or unfit."""
+        if self.asleep or self.unfit or self.status is Status.TRANSITIONING:
+            raise EngineUnavailableError(f"{self.config.worker} is {self.unfit or 'asleep or in transition'}")
         async with aclosing(self._run(leg)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -199,74 +202,85 @@ class Engine:
 
         Order: legs end, kept KV is pulled or given up, weights, prefix cache, version, serve again.
         """
-        if version == self.weight_version:
-            return
-        if version < self.weight_version:
-            raise EngineUnavailableError(
-                f"{self.config.worker} has weights {self.weight_version}, newer than {version}"
-            )
-        if self.asleep:
-            raise EngineUnavailableError(f"{self.config.worker} is asleep: wake it first")
-        async with self._transition(f"update to weights {version}", limits):
-            await self._quiesce(limits)
-            await self.backend.reload_weights(directory, version)
-            await self._forget_prefixes()
-            self.weight_version, self._weights = version, directory
-            await self.backend.resume()
+        async with self._changing:
+            if version == self.weight_version:
+                return
+            if version < self.weight_version:
+                raise EngineUnavailableError(
+                    f"{self.config.worker} has weights {self.weight_version}, newer than {version}"
+                )
+            if self.asleep:
+                raise EngineUnavailableError(f"{self.config.worker} is asleep: wake it first")
+            async with self._transition(f"update to weights {version}", limits):
+                await self._quiesce(limits)
+                await self.backend.reload_weights(directory, version)
+                await self._forget_prefixes()
+                self.weight_version, self._weights = version, directory
+                await self.backend.resume()
 
     async def sleep(self, limits: TransitionLimits) -> int:
         """End all legs and give memory back; returns the bytes freed. Inactive from then on, also after waking."""
-        if self.asleep:
-            return 0
-        async with self._transition("falling asleep", limits):
-            await self._quiesce(limits)
-            freed = await self.backend.sleep()
-            self.asleep = True
-        self.status = Status.INACTIVE
-        return freed
+        async with self._changing:
+            if self.asleep:
+                return 0
+            async with self._transition("falling asleep", limits, after=Status.INACTIVE):
+                await self._quiesce(limits)
+                freed = await self.backend.sleep()
+                self.asleep = True
+            return freed
 
     async def wake(self, limits: TransitionLimits) -> None:
         """Take the memory again; inactive until admitted. Raises `UnfitError` where it fails."""
-        if not self.asleep:
-            return
-        async with self._transition("waking", limits):
-            await self.backend.wake(self._weights)
-            await self._forget_prefixes()
-            await self.backend.resume()
-            await self.backend.register_anew()
-            self.asleep = False
-        self.status = Status.INACTIVE
+        async with self._changing:
+            if not self.asleep:
+                return
+            async with self._transition("waking", limits, after=Status.INACTIVE):
+                await self.backend.wake(self._weights)
+                await self._forget_prefixes()
+                await self.backend.resume()
+                await self.backend.register_anew()
+                self.asleep = False
 
     @asynccontextmanager
-    async def _transition(self, what: str, limits: TransitionLimits) -> AsyncIterator[None]:
-        """One transition at a time, within its limit. Ended in any other way than well, it leaves the worker unfit."""
-        async with self._changing:
-            if self.unfit:
-                raise UnfitError(f"{self.config.worker} is unfit: {self.unfit}")
-            before, self.status = self.status, Status.TRANSITIONING
-            try:
-                async with asyncio.timeout(limits.total_s):
-                    yield
-            except BaseException as e:
-                self.status = Status.INACTIVE
-                self.unfit = f"{what} failed: {type(e).__name__} {e}".strip()
-                if isinstance(e, Exception):
-                    raise UnfitError(f"{self.config.worker}: {self.unfit}") from e
-                raise
-            self.status = before
+    async def _transition(
+        self, what: str, limits: TransitionLimits, *, after: Status | None = None
+    ) -> AsyncIterator[None]:
+        """A change within its limit, then the status before it, or `after`. Any end but a good one leaves it unfit."""
+        if self.unfit:
+            raise UnfitError(f"{self.config.worker} is unfit: {self.unfit}")
+        before, self.status = self.status, Status.TRANSITIONING
+        try:
+            async with asyncio.timeout(limits.total_s):
+                yield
+        except BaseException as e:
+            self.status = Status.INACTIVE
+            self.unfit = f"{what} failed: {type(e).__name__} {e}".strip()
+            if isinstance(e, Exception):
+                raise UnfitError(f"{self.config.worker}: {self.unfit}") from e
+            raise
+        self.status = after or before
 
     async def _quiesce(self, limits: TransitionLimits) -> None:
         """No leg open, no KV block in use, none to come."""
         await self._wait_idle(limits.legs_s)
-        await self.abort(frozenset(self._open))
+        await self.abort(self._open)
         pausing = asyncio.ensure_future(self.backend.pause())
         try:
-            await asyncio.wait({pausing}, timeout=limits.kept_s)
-            if not pausing.done():
-                await self.backend.release_kept()
-            await pausing
+            await self._settle(pausing, limits.kept_s)
         finally:
             pausing.cancel()
+
+    async def _settle(self, pausing: asyncio.Future[None], kept_s: float) -> None:
+        """Wait for the pause. A leg that reaches the backend only after the first abort would hold it: abort again."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + kept_s
+        while not pausing.done():
+            await asyncio.wait({pausing}, timeout=min(SETTLE_POLL_S, max(0.0, give_up_s - loop.time())))
+            await self.abort(self._open)
+            if loop.time() >= give_up_s:
+                await self.backend.release_kept()
+                give_up_s = loop.time() + SETTLE_POLL_S
+        await pausing
 
     async def _forget_prefixes(self) -> None:
         """Cached prefixes are of other weights, or of memory that was given back."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from pearl.core.cluster import Status
 from pearl.errors import UsageError
 from pearl.live.devices import CPU, CUDA, device_profile
+from pearl.live.engine.backend import Output
 from pearl.live.engine.config import EngineConfig
 from pearl.live.engine.engine import Engine, TransitionLimits, UnfitError
 from pearl.live.engine.handover import NixlRoles, make_handle, open_handle
@@ -245,6 +246,57 @@ def test_transitions_asked_for_at_once_follow_one_another() -> None:
         ]
 
     run(main())
+
+
+def test_asleep_twice_at_once_is_asleep_once() -> None:
+    async def main() -> None:
+        backend = FakeBackend()
+        e = await engine(backend)
+        assert sorted(await asyncio.gather(e.sleep(LIMITS), e.sleep(LIMITS))) == [0, 4096]
+        assert backend.log == ["pause", "sleep"]
+
+    run(main())
+
+
+def test_a_leg_that_reaches_the_backend_after_the_abort_does_not_hold_a_pause() -> None:
+    async def main() -> None:
+        backend = Sluggish(aborts_missed=1)
+        e = await engine(backend)
+        task = await open_leg(e, leg(tokens=1000))
+        await e.update_weights(version=1, directory=Path("m1"), limits=replace(LIMITS, kept_s=10))
+        assert (await task)[-1].finish is FinishReason.ABORT
+        assert e.unfit is None
+
+    run(main())
+
+
+@dataclass(slots=True, kw_only=True)
+class Sluggish(FakeBackend):
+    """Its first aborts come before their legs, and its pause waits for all legs."""
+
+    aborts_missed: int
+    open: int = 0
+
+    async def generate(
+        self, leg: str, prompt: Sequence[int], sampling: Sampling, kv_params: Mapping[str, Any] | None
+    ) -> AsyncGenerator[Output, None]:
+        self.open += 1
+        try:
+            async for output in FakeBackend.generate(self, leg, prompt, sampling, kv_params):
+                yield output
+        finally:
+            self.open -= 1
+
+    async def abort(self, legs: Collection[str]) -> None:
+        if self.aborts_missed:
+            self.aborts_missed -= 1
+        else:
+            await FakeBackend.abort(self, legs)
+
+    async def pause(self) -> None:
+        await FakeBackend.pause(self)
+        while self.open:
+            await asyncio.sleep(0.001)
 
 
 def test_closing_ends_the_engine() -> None:
