@@ -28,6 +28,13 @@ MOST_MEAN_REGRET = 0.01
 MOST_P95_REGRET = 0.03
 
 
+def run_grid(*, scenarios: int, seeds: int, first: int, jobs: int) -> list[Result]:
+    """Simulate and predict `scenarios` scenarios, the seed of the first being `first`, on `jobs` processes."""
+    tasks = [(first + index, seeds) for index in range(scenarios)]
+    with Pool(jobs) as pool:
+        return list(pool.imap(run_case, tasks, chunksize=1))
+
+
 def report(results: Sequence[Result]) -> bool:
     """Print the table; whether the network predictor meets its targets."""
     seeds = len(results[0].runs[0])
@@ -144,9 +151,7 @@ def main() -> None:
     if options.read:
         results = [from_json(json.loads(line)) for line in options.read.read_text(encoding="utf-8").splitlines()]
     else:
-        tasks = [(options.first + index, options.seeds) for index in range(options.scenarios)]
-        with Pool(options.jobs) as pool:
-            results = list(pool.imap(run_case, tasks, chunksize=1))
+        results = run_grid(scenarios=options.scenarios, seeds=options.seeds, first=options.first, jobs=options.jobs)
     if options.save:
         options.save.write_text("".join(json.dumps(result.to_json()) + "\n" for result in results), encoding="utf-8")
     met = report(results)

@@ -116,10 +116,10 @@ def report(policies: Sequence[str], *, horizon_s: float, periods_s: Sequence[flo
     steady = True
     worlds: list[tuple[str, AvailabilityTrace | None]] = [("constant load", None)]
     for period_s in periods_s:
-        trace = oscillate(
+        wave = oscillate(
             low_nodes=LOW_NODES, high_nodes=HIGH_NODES, period_s=period_s, horizon_s=horizon_s, grace_s=NOTICE_S
         )
-        worlds.append((f"oscillation, {2 * horizon_s / period_s:.0f} edges", trace))
+        worlds.append((f"oscillation, {2 * horizon_s / period_s:.0f} edges", wave))
     for name, trace in worlds:
         print(f"{f'{name}, {horizon_s / 3600:g} h simulated':44}{COLUMNS}")
         for policy in policies:
