@@ -54,11 +54,11 @@ class Distribution:
         return value if value < self.high else self.high
 
     def _raw_quantile(self, u: float) -> float:
+        if self._log_moments is not None:
+            mu, sigma = self._log_moments
+            return math.exp(mu + sigma * _standard_normal_quantile(u))
         match self.family:
-            case Family.LOGNORMAL:
-                mu, sigma = self._log_moments
-                return math.exp(mu + sigma * _standard_normal_quantile(u)) if sigma else self.mean
-            case Family.CONSTANT:
+            case Family.CONSTANT | Family.LOGNORMAL:
                 return self.mean
             case Family.UNIFORM:
                 return self.low + u * (self.high - self.low)
@@ -69,10 +69,10 @@ class Distribution:
         assert_never(self.family)
 
     @cached_property
-    def _log_moments(self) -> tuple[float, float]:
-        """Mean and deviation of the logarithm of a log-normal; (0, 0) where it is a constant."""
-        if self.mean == 0 or self.cv == 0:
-            return 0.0, 0.0
+    def _log_moments(self) -> tuple[float, float] | None:
+        """Mean and deviation of the logarithm of a log-normal that spreads; None for all else."""
+        if self.family is not Family.LOGNORMAL or self.mean == 0 or self.cv == 0:
+            return None
         sigma2 = math.log1p(self.cv * self.cv)
         return math.log(self.mean) - sigma2 / 2, math.sqrt(sigma2)
 

@@ -17,7 +17,7 @@ from pearl.core.engine import EngineProfile
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
 from pearl.sim.kvcache import KvCache, kv_capacity
 from pearl.sim.link import KvLink
-from pearl.sim.session import Evacuated, Phase, Session
+from pearl.sim.session import DECODE, OUTSIDE, PREFILL, QUEUE, TRANSFER, Evacuated, Session
 from pearl.sim.stretch import Stretch, step_parts_s
 from pearl.sim.tally import Tally
 
@@ -49,6 +49,7 @@ class Engine:
     ) -> None:
         self.name = name
         self.role = role
+        self._hands_over = role is Role.PREFILL
         self.profile = profile
         self.tally = tally
         self.cache = KvCache(kv_capacity(profile, role))
@@ -69,7 +70,7 @@ class Engine:
         self._step = 0
         self._running_kv_tokens = 0
         self._chunks: Sequence[tuple[Session, int]] = ()
-        self._stretch = Stretch(1.0, 0.0)
+        self._stretch = Stretch()
         self._planned_steps = 0
         self._planned_at_s = 0.0
         self._parts_s = (0.0, 0.0)
@@ -158,9 +159,9 @@ class Engine:
         elapsed_s = self._queue.now_s - self._planned_at_s
         if self._chunks:
             share = elapsed_s / sum(self._parts_s) if sum(self._parts_s) else 0.0
-            self._count_time(elapsed_s, share * self._parts_s[0], share * self._parts_s[1])
+            self._count_mixed_time(elapsed_s, share * self._parts_s[0], share * self._parts_s[1])
         else:
-            self._count_time(elapsed_s, 0.0, elapsed_s)
+            self._count_decode_time(elapsed_s)
             self._advance_batch(self._steps_over())
         self._planned_steps = 0
         self._plan_id += 1
@@ -201,7 +202,8 @@ class Engine:
         if self._chunks:
             self._schedule(1, self._mixed_step_s())
         elif batch := len(self._running):
-            self._stretch = stretch = Stretch.of(self.profile.decode, batch, self._running_kv_tokens + batch)
+            stretch = self._stretch
+            stretch.restart(self.profile.decode, batch, self._running_kv_tokens + batch)
             to_finish, to_full = self._next_finish() - self._step, self.cache.free_tokens // batch
             steps = to_finish if to_finish < to_full else to_full
             self._schedule(steps, stretch.seconds(steps))
@@ -244,7 +246,7 @@ class Engine:
             self._pull(session, source, tokens - hit)
             return True
         session.prefilled_tokens = hit
-        session.enter(Phase.PREFILL, self._queue.now_s)
+        session.enter(PREFILL, self._queue.now_s)
         if not session.recomputing:
             session.cached_tokens = hit
             self.tally.prompt_tokens += tokens
@@ -264,7 +266,7 @@ class Engine:
             self.cache.park(session.index, session.context_tokens - 1)
         session.source = None
         session.recomputing = True
-        session.enter(Phase.QUEUE, self._queue.now_s)
+        session.enter(QUEUE, self._queue.now_s)
         self._waiting.appendleft(session)
         self.tally.preemptions += 1
 
@@ -292,18 +294,23 @@ class Engine:
         if self._chunks:
             self._end_mixed_step(elapsed_s)
         else:
-            self._count_time(elapsed_s, 0.0, elapsed_s)
+            self._count_decode_time(elapsed_s)
             self._advance_batch(steps)
         self._plan()
 
     def _end_mixed_step(self, elapsed_s: float) -> None:
         chunks, self._chunks = self._chunks, ()
-        self._count_time(elapsed_s, *self._parts_s)
+        self._count_mixed_time(elapsed_s, *self._parts_s)
         if self._running:
             self._advance_batch(1)
         self._end_chunks(chunks)
 
-    def _count_time(self, busy_s: float, prefill_s: float, decode_s: float) -> None:
+    def _count_decode_time(self, busy_s: float) -> None:
+        tally = self.tally
+        tally.busy_s[self.role] += busy_s
+        tally.decode_s += busy_s
+
+    def _count_mixed_time(self, busy_s: float, prefill_s: float, decode_s: float) -> None:
         tally = self.tally
         tally.busy_s[self.role] += busy_s
         tally.prefill_s += prefill_s
@@ -340,8 +347,8 @@ class Engine:
         self.tally.output_tokens += 1
         if session.remaining_tokens == 0:
             self._finish(session)
-        elif self.role is Role.PREFILL:
-            session.enter(Phase.QUEUE, self._queue.now_s)
+        elif self._hands_over:
+            session.enter(QUEUE, self._queue.now_s)
             self._held[session] = None
             self._hooks.prefilled(self, session)
         else:
@@ -349,7 +356,7 @@ class Engine:
 
     def _finish(self, session: Session) -> None:
         self.cache.park(session.index, session.context_tokens - 1)
-        session.enter(Phase.OUTSIDE, self._queue.now_s)
+        session.enter(OUTSIDE, self._queue.now_s)
         session.server = None
         self._hooks.turn_done(self, session)
 
@@ -361,7 +368,7 @@ class Engine:
         self._ready.clear()
 
     def _join_batch(self, session: Session) -> None:
-        session.enter(Phase.DECODE, self._queue.now_s)
+        session.enter(DECODE, self._queue.now_s)
         finish = self._step + session.remaining_tokens
         session.joined_step = self._step
         self._running[session] = finish
@@ -387,7 +394,7 @@ class Engine:
 
     def _pull(self, session: Session, source: Engine, tokens: int) -> None:
         """Pull the missing KV from its source."""
-        session.enter(Phase.TRANSFER, self._queue.now_s)
+        session.enter(TRANSFER, self._queue.now_s)
         self._pulling[session] = None
         session.pull_id += 1
         self.tally.transfer_s += self.profile.transfer.seconds(tokens)

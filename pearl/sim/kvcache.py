@@ -19,23 +19,24 @@ preempted again one step later."""
 class KvCache:
     """Invariant: 0 ≤ pinned and pinned + idle ≤ capacity, all in tokens."""
 
-    __slots__ = ("_idle", "capacity_tokens", "idle_tokens", "pinned_tokens")
+    __slots__ = ("_idle", "capacity_tokens", "free_tokens", "idle_tokens")
 
     def __init__(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
-        self.pinned_tokens = 0
+        self.free_tokens = capacity_tokens
+        """Tokens that running sequences may still grow by, at the idle prefixes' cost: those that are not pinned."""
         self.idle_tokens = 0
         self._idle: OrderedDict[int, int] = OrderedDict()
 
     @property
-    def free_tokens(self) -> int:
-        """Tokens that running sequences may still grow by, at the idle prefixes' cost."""
-        return self.capacity_tokens - self.pinned_tokens
+    def pinned_tokens(self) -> int:
+        """Tokens of running sequences."""
+        return self.capacity_tokens - self.free_tokens
 
     def admits(self, tokens: int) -> bool:
         """Whether a sequence of `tokens` may start; an empty engine takes whatever fits at all."""
-        free = self.capacity_tokens - self.pinned_tokens - tokens
-        return free >= self.capacity_tokens * WATERMARK or (self.pinned_tokens == 0 and free >= 0)
+        left = self.free_tokens - tokens
+        return left >= self.capacity_tokens * WATERMARK or (left >= 0 and self.free_tokens == self.capacity_tokens)
 
     def held(self, key: int) -> int:
         """Tokens of the idle prefix of `key`."""
@@ -50,8 +51,8 @@ class KvCache:
 
     def grow(self, tokens: int) -> None:
         """Pin `tokens` more, evicting idle prefixes from the least recently used one's tail."""
-        self.pinned_tokens += tokens
-        excess = self.pinned_tokens + self.idle_tokens - self.capacity_tokens
+        self.free_tokens -= tokens
+        excess = self.idle_tokens - self.free_tokens
         while excess > 0:
             key, idle = next(iter(self._idle.items()))
             taken = min(idle, excess)
@@ -64,13 +65,13 @@ class KvCache:
 
     def park(self, key: int, tokens: int) -> None:
         """Unpin the `tokens` of `key` and keep them as the most recently used idle prefix."""
-        self.pinned_tokens -= tokens
+        self.free_tokens += tokens
         self.idle_tokens += tokens - self._idle.pop(key, 0)
         self._idle[key] = tokens
 
     def drop(self, tokens: int) -> None:
         """Unpin `tokens` and forget them."""
-        self.pinned_tokens -= tokens
+        self.free_tokens += tokens
 
     def forget_idle(self) -> None:
         """Drop every idle prefix, as after a weight update."""

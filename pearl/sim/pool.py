@@ -15,7 +15,7 @@ from pearl.core.telemetry import Life
 from pearl.core.workload import Routing
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
-from pearl.sim.session import Phase, Session
+from pearl.sim.session import QUEUE, Session
 from pearl.sim.tally import Tally
 from pearl.sim.telemetry import life_of
 
@@ -54,7 +54,7 @@ class Pool:
         """Sessions that have begun and not ended."""
         self.tally = tally or Tally()
         self._queue = queue
-        self._routing = routing
+        self._takes_turns = routing is Routing.ROUND_ROBIN
         self._done = done
         self._observer = observer
         self._engines: dict[Role, list[Engine]] = {role: [] for role in Role}
@@ -98,13 +98,13 @@ class Pool:
             session.recomputing = True
             session.source = None
             self.tally.interruptions += 1
-            session.enter(Phase.QUEUE, self._queue.now_s)
+            session.enter(QUEUE, self._queue.now_s)
             self._enter(session)
         for session in given_up.queued:
             self._enter(session)
         for session in given_up.handed:
             if session.source is not None:
-                session.enter(Phase.QUEUE, self._queue.now_s)
+                session.enter(QUEUE, self._queue.now_s)
                 self._hand_over(session, session.source)
 
     def rebalance(self) -> None:
@@ -112,7 +112,7 @@ class Pool:
 
         Those with the shortest contexts move, since their prefix is the cheapest to compute again.
         """
-        if self._routing is Routing.AFFINITY:
+        if not self._takes_turns:
             homed = [session for session in self.live if session.home is not None and session.home.accepting]
             for session in _beyond_share(homed, self._entries, attrgetter("home")):
                 _leave_home(session)
@@ -188,7 +188,7 @@ class Pool:
         if not self._entries:
             session.server = None
             self._unserved.append(session)
-        elif self._routing is Routing.ROUND_ROBIN:
+        elif self._takes_turns:
             self._next_entry += 1
             self._entries[self._next_entry % len(self._entries)].submit(session)
         else:
@@ -203,7 +203,7 @@ class Pool:
         if not self._decoders:
             session.server = None
             self._unhanded.append((session, holder))
-        elif self._routing is Routing.ROUND_ROBIN:
+        elif self._takes_turns:
             self._next_decoder += 1
             self._decoders[self._next_decoder % len(self._decoders)].submit(session, source=holder)
         else:

@@ -16,13 +16,13 @@ from pearl.core.engine import DecodeCost, EngineProfile
 class Stretch:
     """A run of decode steps of an unchanging batch: step i (from 0) takes `first_s` + i·`slope_s` seconds."""
 
-    first_s: float
-    slope_s: float
+    first_s: float = 1.0
+    slope_s: float = 0.0
 
-    @classmethod
-    def of(cls, cost: DecodeCost, batch: int, context_tokens: int) -> Stretch:
+    def restart(self, cost: DecodeCost, batch: int, context_tokens: int) -> None:
         """Steps of `batch` sequences whose contexts, at least a token each, sum to `context_tokens` in the first."""
-        return cls(cost.seconds(batch, context_tokens), cost.c2_s * batch)
+        self.first_s = cost.seconds(batch, context_tokens)
+        self.slope_s = cost.c2_s * batch
 
     def seconds(self, steps: int) -> float:
         """Time of the first `steps` steps."""
@@ -40,10 +40,10 @@ class Stretch:
     def steps_until(self, elapsed_s: float) -> int:
         """Steps until the first step boundary at or after `elapsed_s`: the smallest k with seconds(k) ≥ elapsed_s."""
         steps = math.ceil(self._root(elapsed_s))
-        while steps and self.seconds(steps - 1) >= elapsed_s:
-            steps -= 1
         while self.seconds(steps) < elapsed_s:
             steps += 1
+        while steps and self.seconds(steps - 1) >= elapsed_s:
+            steps -= 1
         return steps
 
     def _root(self, elapsed_s: float) -> float:

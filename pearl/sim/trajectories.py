@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from pearl.core.distribution import Distribution
 from pearl.core.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn: tokens appended to the context, tokens generated, then seconds in the environment."""
 
     new_prompt_tokens: int

@@ -15,15 +15,21 @@ costs = st.builds(
 )
 
 
+def started(cost: DecodeCost, batch: int, context: int) -> Stretch:
+    stretch = Stretch()
+    stretch.restart(cost, batch, context)
+    return stretch
+
+
 @given(cost=costs, batch=st.integers(1, 256), context=st.integers(256, 10**6), steps=st.integers(0, 300))
 def test_time_is_the_sum_of_the_steps(cost, batch, context, steps):
     by_hand = sum(cost.seconds(batch, context + i * batch) for i in range(steps))
-    assert Stretch.of(cost, batch, context).seconds(steps) == pytest.approx(by_hand, rel=1e-12)
+    assert started(cost, batch, context).seconds(steps) == pytest.approx(by_hand, rel=1e-12)
 
 
 @given(cost=costs, batch=st.integers(1, 256), context=st.integers(256, 10**6), elapsed=st.floats(0, 500))
 def test_boundaries_enclose_the_elapsed_time(cost, batch, context, elapsed):
-    stretch = Stretch.of(cost, batch, context)
+    stretch = started(cost, batch, context)
     within, until = stretch.steps_within(elapsed), stretch.steps_until(elapsed)
     assert stretch.seconds(within) <= elapsed < stretch.seconds(within + 1)
     assert stretch.seconds(until) >= elapsed
@@ -32,5 +38,5 @@ def test_boundaries_enclose_the_elapsed_time(cost, batch, context, elapsed):
 
 @given(cost=costs, steps=st.integers(0, 2000))
 def test_a_boundary_is_found_exactly(cost, steps):
-    stretch = Stretch.of(cost, 8, 1000)
+    stretch = started(cost, 8, 1000)
     assert stretch.steps_within(stretch.seconds(steps)) == stretch.steps_until(stretch.seconds(steps)) == steps
