@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.errors import Fault, UsageError
+from pearl.live.engine.coalesce import coalesced
 from pearl.live.engine.config import EngineConfig
 from pearl.live.engine.engine import Engine, EngineReport, TransitionLimits
 from pearl.live.engine.handover import NixlRoles
@@ -33,6 +34,9 @@ NAMESPACE = "pearl"
 URL_SCHEME = "ray:"
 MAX_CONCURRENT_CALLS = 4096
 """Legs and control calls that an actor runs at once; the router sends far fewer legs."""
+CHUNK_COST_S = 0.002
+"""What Ray takes to send a chunk, on one core. The chunks of a leg are this far apart for every leg that is open, so
+that sending keeps up with any number of them."""
 CONTROL_TIMEOUT_S = 30.0
 """For calls that only look, or set a field."""
 STOP_TIMEOUT_S = 10.0
@@ -59,8 +63,9 @@ class WorkerActor:
     async def generate(self, leg: Leg, probe: bool) -> AsyncGenerator[Chunk, None]:
         """Chunks of a leg; a probe is a canary, and served before the worker is active."""
         engine = self._started()
-        async with aclosing(engine.probe(leg) if probe else engine.generate(leg)) as chunks:
-            async for chunk in chunks:
+        chunks = engine.probe(leg) if probe else engine.generate(leg)
+        async with aclosing(coalesced(chunks, lambda: CHUNK_COST_S * engine.report().open_legs)) as sent:
+            async for chunk in sent:
                 yield chunk
 
     async def abort(self, legs: Collection[str]) -> None:

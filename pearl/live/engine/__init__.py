@@ -7,6 +7,7 @@
     handover    roles as a routing decision: orders to keep and to pull a KV cache
     engine      legs, statuses and transitions over a backend
     health      canaries
+    coalesce    fewer, larger chunks
 
 Importing this package imports neither vLLM nor torch.
 """

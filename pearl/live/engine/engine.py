@@ -143,7 +143,7 @@ class Engine:
 
     def _chunk(self, output: Output, *, version: int, began_s: float) -> Chunk:
         handle = None
-        if output.kv_params and output.kv_params.get("do_remote_prefill"):
+        if output.kv_params and self.roles.names_kept(output.kv_params):
             handle = make_handle(
                 output.kv_params,
                 worker=self.config.worker,

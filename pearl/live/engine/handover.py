@@ -27,6 +27,10 @@ class Roles(Protocol):
         """For a prefill whose KV cache another engine will pull."""
         ...
 
+    def names_kept(self, params: Mapping[str, Any]) -> bool:
+        """Whether the parameters that came with a leg's last output name a KV cache that the engine keeps."""
+        ...
+
     def connector(self) -> Mapping[str, Any]:
         """The KV-transfer configuration of every engine of the pool."""
         ...
@@ -41,6 +45,10 @@ class NixlRoles:
     def keep_params(self) -> Mapping[str, Any]:
         """The order to prefill for a remote decode."""
         return {"do_remote_decode": True, "do_remote_prefill": False}
+
+    def names_kept(self, params: Mapping[str, Any]) -> bool:
+        """True for what the next engine is to pull."""
+        return bool(params.get("do_remote_prefill"))
 
     def connector(self) -> Mapping[str, Any]:
         """PEARL's NIXL connector; a failed pull fails the leg, which is then retried without the handle."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+import signal
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from pearl.live.protocol import (
     EngineRefusedError,
     EngineUnavailableError,
     FinishReason,
+    Leg,
     Sampling,
 )
 from pearl.live.worker import RayEngines, RayWorker
@@ -287,6 +288,35 @@ def test_an_update_changes_tokens_and_versions_and_nothing_of_the_old_stays(pair
     pair.run(main(), timeout_s=240)
 
 
+def test_aborts_in_the_middle_of_an_update_harm_nobody(pair: Pair) -> None:
+    async def main() -> None:
+        worker = pair.first
+        version = (await worker.report()).weight_version
+        legs = [pair.leg(pair.prompt(), replace(LONG, max_tokens=1500)) for _ in range(8)]
+
+        async def read(leg: Leg) -> Reply:
+            reply = Reply()
+            async with aclosing(worker.engine().generate(leg)) as chunks:
+                async for chunk in chunks:
+                    reply.add(chunk)
+            return reply
+
+        reading = [asyncio.create_task(read(leg)) for leg in legs]
+        while (await worker.report()).open_legs < len(legs):
+            await asyncio.sleep(0.02)
+        updating = asyncio.create_task(
+            worker.update_weights(version=version + 1, directory=pair.weights[1], limits=TransitionLimits())
+        )
+        await asyncio.gather(*(worker.abort([leg.id]) for leg in legs[::2]))
+        await updating
+        for reply in await asyncio.gather(*reading):
+            assert reply.finish is FinishReason.ABORT
+            assert set(reply.versions) <= {version}
+        assert set((await pair.ask(worker, pair.prompt())).versions) == {version + 1}
+
+    pair.run(main())
+
+
 def test_a_worker_that_cannot_update_is_unfit_and_serves_no_more(pair: Pair, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(UnfitError, match="update to weights 9 failed"):
@@ -306,24 +336,40 @@ def test_a_worker_that_cannot_update_is_unfit_and_serves_no_more(pair: Pair, tmp
 # Death
 
 
-def test_a_killed_worker_leaves_no_process_and_its_legs_are_lost(pair: Pair) -> None:
+def is_running(pid: int) -> bool:
     import psutil
-    import ray
 
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_an_engine_that_dies_loses_its_legs_and_says_so(pair: Pair) -> None:
     async def main() -> None:
-        engine = tuple(await children(pair.first))
-        assert engine
         running = asyncio.create_task(pair.ask(pair.first, pair.prompt(), replace(LONG, max_tokens=1900)))
         while not (await pair.first.report()).open_legs:
             await asyncio.sleep(0.02)
-        ray.kill(pair.first.actor)
+        for pid in await children(pair.first):
+            os.kill(pid, signal.SIGKILL)
         with pytest.raises(EngineLostError):
             await running
-        deadline = time.monotonic() + 20
-        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in engine):
-            assert time.monotonic() < deadline, "the engine outlived its worker"
-            await asyncio.sleep(0.1)
         with pytest.raises(EngineLostError):
             await pair.first.report()
+
+    pair.run(main())
+
+
+def test_a_killed_worker_leaves_no_process(pair: Pair) -> None:
+    import ray
+
+    async def main() -> None:
+        engine = tuple(await children(pair.second))
+        assert engine
+        ray.kill(pair.second.actor)
+        async with asyncio.timeout(20):
+            while any(map(is_running, engine)):
+                await asyncio.sleep(0.1)
+        with pytest.raises(EngineLostError):
+            await pair.second.report()
+        with pytest.raises(EngineLostError):
+            await pair.ask(pair.second, pair.prompt())
 
     pair.run(main())
