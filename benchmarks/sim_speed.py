@@ -16,7 +16,8 @@ from pearl.core.workload import Routing, Workload
 from pearl.planning import make_plan
 from pearl.sim.arrivals import events_of
 from pearl.sim.batch import simulate_batch
-from pearl.sim.rollout import Rollout, RolloutResult, TrainingCost, draw_batches
+from pearl.sim.pipeline import TrainingCost
+from pearl.sim.rollout import Rollout, RolloutResult, draw_batches
 from pearl.sim.traces.generator import SpotMarket, generate
 
 # Qwen3-8B on one H200, fitted to public step times (mean error 2 % of prefill and of decode).

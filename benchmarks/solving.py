@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from statistics import median
 from time import process_time
 
@@ -123,12 +124,16 @@ def nodes(workers: int) -> DecisionProblem:
             name=f"spread[{node}]",
             expr=Linear(
                 constant=-DECODE_PER_NODE,
-                counts=_counted(problem, lambda g, r, node=node: int(g.node == node and r is Role.DECODE)),
+                counts=_counted(problem, partial(_decodes_on, node)),
             ),
         )
         for node in sorted({group.node for group in groups if group.node})
     ]
     return replace(problem, rules=(*problem.rules, *rules))
+
+
+def _decodes_on(node: str | None, group: Group, role: Role) -> int:
+    return int(group.node == node and role is Role.DECODE)
 
 
 def pairs(workers: int) -> DecisionProblem:
