@@ -41,6 +41,7 @@ CONTROL_TIMEOUT_S = 30.0
 """For calls that only look, or set a field."""
 STOP_TIMEOUT_S = 10.0
 """An engine that has not ended by then is killed with its actor."""
+STOP_POLL_S = 0.1
 
 
 class WorkerActor:
@@ -211,7 +212,22 @@ class RayWorker:
 
         with contextlib.suppress(EngineError):
             await self._call("close", timeout_s=STOP_TIMEOUT_S)
+        # Its exit handlers remove vLLM's semaphores from /dev/shm; a kill leaves them.
+        self.actor.__ray_terminate__.remote()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._wait_dead()
         ray.kill(self.actor)
+
+    async def _wait_dead(self) -> None:
+        while True:
+            try:
+                await self._call("abort", (), timeout_s=STOP_TIMEOUT_S)
+            except EngineLostError:
+                return
+            except EngineError:
+                pass
+            await asyncio.sleep(STOP_POLL_S)
 
     async def _call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         try:
