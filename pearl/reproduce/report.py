@@ -24,15 +24,6 @@ def rows_text(rows: Sequence[Row], effort: Effort) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rows_markdown(rows: Sequence[Row]) -> str:
-    """The same table for a page of documentation."""
-    lines = ["| row | setting | published | simulated | error | | verdict |", "|---|---|---|---|---|---|---|"]
-    for row in rows:
-        name, published, simulated, error, held_out, verdict = _cells(row)
-        lines.append(f"| {name} | {row.setting} | {published} | {simulated} | {error} | {held_out} | {verdict} |")
-    return "\n".join(lines) + "\n"
-
-
 def rows_data(rows: Sequence[Row], effort: Effort) -> dict[str, Any]:
     """Plain data for JSON and YAML."""
     summary = summarise(tuple(rows))
