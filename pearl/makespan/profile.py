@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from pearl.core.engine import EngineProfile
@@ -17,6 +19,9 @@ __all__ = [
     "unloaded_prefill_s",
 ]
 
+KEPT_RATES = 64
+"""Demand rates kept for the next decision: one entry per number of workers that a pool goes through."""
+
 
 def prefill_rate(profile: BatchProfile, engine: EngineProfile) -> float:
     """New prompt tokens per second that one prefill worker sustains at the mean prompt and cached length.
@@ -29,6 +34,7 @@ def prefill_rate(profile: BatchProfile, engine: EngineProfile) -> float:
     return profile.new_tokens / shared if shared > 0 else float("inf")
 
 
+@lru_cache(maxsize=KEPT_RATES)
 def demand_rates(profile: BatchProfile, engine: EngineProfile, *, workers: int) -> tuple[float, ...]:
     """New prompt tokens per second that the batch asks for, by number of decode workers 0 … `workers`.
 
