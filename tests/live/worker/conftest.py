@@ -22,10 +22,6 @@ RAY_ENVIRONMENT = {
 """The first forces loopback addresses."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "live: real vLLM and Ray; skipped where they are not installed")
-
-
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     if reason := missing():
