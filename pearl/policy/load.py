@@ -75,7 +75,8 @@ class _Reference:
         if not text:
             raise PolicyError(_no_policy(text, span))
         match = _BUILTIN.match(text)
-        if match is None and isinstance(ref, str) and _is_name(text) and (base is not None or not Path(text).is_file()):
+        known = text in builtin_names() or base is not None
+        if match is None and isinstance(ref, str) and _is_name(text) and (known or not Path(text).is_file()):
             match = _BUILTIN.match(f"builtin/{text}")
         if match is None:
             path = Path(text) if base is None else base / text

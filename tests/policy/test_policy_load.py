@@ -162,3 +162,11 @@ def test_the_built_in_policies_are_the_promised_ones():
         "feasibility",
     }
     assert set(builtin_names()) == promised
+
+
+def test_a_built_in_name_means_the_built_in_policy_whatever_lies_in_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pearl").write_text("not a policy", encoding="utf-8")
+    assert load_policy("pearl").name == "pearl"
+    with pytest.raises(PolicyError):
+        load_policy(Path("pearl"))
