@@ -26,6 +26,8 @@ from makespan_grid import PREDICTORS, Floats, Result, from_json, run_case
 MOST_MEDIAN_ERROR = 0.08
 MOST_MEAN_REGRET = 0.01
 MOST_P95_REGRET = 0.03
+CLEAR_GAIN = 0.02
+"""Share by which colocated must be beaten for a scenario to count as one where the mode matters."""
 
 
 def run_grid(*, scenarios: int, seeds: int, first: int, jobs: int) -> list[Result]:
@@ -58,10 +60,26 @@ def report(results: Sequence[Result]) -> bool:
             and regrets.mean() <= MOST_MEAN_REGRET
             and np.quantile(regrets, 0.95) <= MOST_P95_REGRET
         )
+    _report_where_it_matters(results)
     for name, pick in BLIND.items():
         regrets = np.array([result.regret_of(pick(result)) for result in results])
         print(f"{name:26}  {'':14}  {'':10}  {'':11}  {_regret(regrets)}")
     return met
+
+
+def _report_where_it_matters(results: Sequence[Result], predictor: str = "network") -> None:
+    """Regrets apart where colocated is best, and where disaggregation gains so much that missing it would show."""
+    gains = np.array([result.regret_of(0) for result in results])
+    regrets = np.array([result.regret(predictor) for result in results])
+    for name, chosen in (
+        ("colocated is best", gains == 0),
+        (f"it loses {CLEAR_GAIN:.0%} or more", gains >= CLEAR_GAIN),
+    ):
+        if chosen.any():
+            print(
+                f"{f'{name}: {chosen.sum()}':26}  mean regret of {predictor} {regrets[chosen].mean():.2%}, "
+                f"of always colocated {gains[chosen].mean():.2%}"
+            )
 
 
 def _half(result: Result) -> int:

@@ -1,4 +1,4 @@
-"""The simulator's engine, one step at a time, against tables of measured step times.
+"""The simulator's engine, one step at a time, against tables of step times.
 
     python benchmarks/step_times.py [--tables ../shared/data/step-times] [--folds 5]
 
@@ -36,12 +36,12 @@ Point = TypeVar("Point")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of a table: what was measured, and what the simulator takes, in seconds."""
+    """One row of a table: what it says, and what the simulator takes, in seconds."""
 
     kind: str
     """`prefill`, `prefix` (a prefill after cached tokens) or `decode`."""
     label: str
-    measured_s: float
+    table_s: float
     simulated_s: float
     fits: bool
     """Whether the engine's KV memory holds the sequences of the row."""
@@ -49,7 +49,7 @@ class Row:
     @property
     def error(self) -> float:
         """Relative error."""
-        return self.simulated_s / self.measured_s - 1
+        return self.simulated_s / self.table_s - 1
 
 
 def prefill_row(point: PrefillPoint, engine: EngineProfile) -> Row:
@@ -64,7 +64,7 @@ def prefill_row(point: PrefillPoint, engine: EngineProfile) -> Row:
     return Row(
         kind="prefix" if cached else "prefill",
         label=f"{cached}+{new}",
-        measured_s=point.seconds,
+        table_s=point.seconds,
         simulated_s=seconds,
         fits=cached + new <= engine.kv_colocated_tokens,
     )
@@ -84,7 +84,7 @@ def decode_row(point: DecodePoint, engine: EngineProfile) -> Row:
     return Row(
         kind="decode",
         label=f"{point.batch} x {context}",
-        measured_s=point.seconds,
+        table_s=point.seconds,
         simulated_s=result.makespan_s,
         fits=point.context_tokens <= engine.kv_decode_tokens,
     )
@@ -175,7 +175,7 @@ def report(folder: Path, *, folds: int = FOLDS, worst: int = 0) -> bool:
     if not files:
         print(f"step times: no tables in {folder.name}; nothing was compared")
         return False
-    print("Step seconds of the simulated engine against measured tables: rows, mean and largest relative error")
+    print("Step seconds of the simulated engine against the tables: rows, mean and largest relative error")
     print(f"{'':32}  {'prefill':>17}  {'after a prefix':>17}  {'decode':>17}  {'decode in memory':>17}")
     for file in files:
         for engine, table in profiles_of(read_step_times(file), file.name):

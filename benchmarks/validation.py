@@ -39,7 +39,7 @@ FIRST_SCENARIO = 8000
 
 def validate(effort: Effort, *, jobs: int) -> bool:
     """Run and print everything; whether what was run met its targets."""
-    print("== Simulated engine against measured step times")
+    print("== Simulated engine against tables of step times")
     step_times.report(step_times.TABLES)
     print("\n== Simulator against AISimulate")
     met = aisimulate.report(seeds=effort.aisimulate_seeds)

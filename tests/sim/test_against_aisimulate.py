@@ -1,4 +1,4 @@
-"""The ranking of configurations against figures that a public simulator gave (AISimulate, Qwen3-8B on 8 H200)."""
+"""The ranking of configurations against figures of a public simulator (AISimulate, Qwen3-8B on 8 H200)."""
 
 from __future__ import annotations
 
@@ -6,50 +6,55 @@ from statistics import mean
 
 import pytest
 
-from pearl.core.cluster import Counts
-from pearl.core.distribution import Distribution, Family
-from pearl.core.workload import Routing, Workload
+from benchmarks.aisimulate import (
+    CONFIGURATIONS,
+    PINNED,
+    PUBLISHED_S,
+    RERUN_S,
+    RERUN_SEEDS,
+    agrees,
+    best_unpinned,
+    row,
+    simulated_s,
+    spearman,
+    trajectories,
+    with_overheads,
+)
 from pearl.scenario.engines import load_profile
-from pearl.sim.batch import simulate_batch
 
-ROUND_ROBIN_S = {(8, 0): 98.1, (1, 7): 262, (2, 6): 107, (3, 5): 94.5, (4, 4): 91.9, (5, 3): 97.4, (6, 2): 110}
-"""Makespans by (colocated, 0) or (prefill, decode) workers."""
-PINNED_S = 86.5
-
-
-def load(routing: Routing) -> Workload:
-    return Workload(
-        trajectories=128,
-        turns=Distribution(family=Family.EMPIRICAL, values=tuple(range(4, 13))),
-        first_prompt_tokens=Distribution.constant(2048),
-        new_prompt_tokens=Distribution.constant(1500),
-        output_tokens=Distribution.constant(300),
-        environment_s=Distribution.constant(2.0),
-        max_context_tokens=40_000,
-        routing=routing,
-    )
-
-
-def simulated_s(counts: Counts, routing: Routing) -> float:
-    engine = load_profile("qwen3-8b-h200")
-    return mean(simulate_batch(load(routing), engine, counts=counts, seed=seed).makespan_s for seed in range(4))
-
-
-def spearman(one: list[float], other: list[float]) -> float:
-    ranks = [[sorted(values).index(value) for value in values] for values in (one, other)]
-    size = len(one)
-    return 1 - 6 * sum((a - b) ** 2 for a, b in zip(*ranks, strict=True)) / (size * (size**2 - 1))
+ENGINE = load_profile("qwen3-8b-h200")
 
 
 @pytest.mark.slow
-def test_same_best_mode_and_ratio_and_nearly_the_same_ranking():
-    ours = {
-        (a, b): simulated_s(Counts(prefill=a, decode=b) if b else Counts(colocated=a), Routing.ROUND_ROBIN)
-        for a, b in ROUND_ROBIN_S
-    }
-    pinned = simulated_s(Counts(colocated=8), Routing.AFFINITY)
-    prefill, decode = min(ours, key=lambda pair: ours[pair])
-    assert decode > 0
-    assert abs(prefill - 4) <= 1
-    assert spearman([*ours.values(), pinned], [*ROUND_ROBIN_S.values(), PINNED_S]) >= 0.9
-    assert pinned < ours[8, 0]
+def test_the_published_ranking():
+    ours = simulated_s(ENGINE, seeds=range(4), final_answer=False)
+    assert agrees(ours, PUBLISHED_S)
+    assert ours[PINNED] < ours["8C"]
+
+
+@pytest.mark.slow
+def test_the_ranking_and_the_level_on_the_same_trajectories():
+    theirs = {label: mean(figures) for label, figures in RERUN_S.items()}
+    assert agrees(simulated_s(ENGINE, seeds=RERUN_SEEDS, final_answer=True), theirs)
+    alike = simulated_s(with_overheads(ENGINE), seeds=RERUN_SEEDS, final_answer=True)
+    assert agrees(alike, theirs)
+    assert mean(abs(alike[label] / theirs[label] - 1) for label in CONFIGURATIONS) < 0.08
+
+
+def test_a_row_of_n_turns_is_n_plus_one_answers_over_there():
+    for plain, longer in zip(trajectories(0, final_answer=False), trajectories(0, final_answer=True), strict=True):
+        assert len(longer) == len(plain) + 1
+        written = row(len(plain))
+        assert len(written["assistant_response_length"]) == written["num_turns"] == len(plain)
+        assert longer[0].new_prompt_tokens == written["input_prompt_length"]
+
+
+def test_agreement_is_lost_with_another_mode_a_ratio_two_workers_off_or_other_ranks():
+    assert agrees(PUBLISHED_S, PUBLISHED_S)
+    assert spearman(PUBLISHED_S, PUBLISHED_S) == 1
+    assert spearman(PUBLISHED_S, {label: -seconds for label, seconds in PUBLISHED_S.items()}) == -1
+    assert best_unpinned(PUBLISHED_S) == CONFIGURATIONS["4P4D"]
+    assert not agrees({**PUBLISHED_S, "8C": 91.0}, PUBLISHED_S)
+    assert agrees({**PUBLISHED_S, "3P5D": 91.0}, PUBLISHED_S)
+    assert not agrees({**PUBLISHED_S, "2P6D": 91.0}, PUBLISHED_S)
+    assert not agrees({**PUBLISHED_S, "5P3D": 300.0, "3P5D": 250.0}, PUBLISHED_S)

@@ -1,4 +1,4 @@
-"""The simulated engine takes single steps as its profile says, and as tables of measured steps do."""
+"""The simulated engine takes single steps as its profile says, and as tables of steps do."""
 
 from __future__ import annotations
 
