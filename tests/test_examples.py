@@ -63,6 +63,6 @@ def test_the_output_that_the_readme_shows_is_what_the_demo_prints(capsys):
     (shown,) = re.findall(r"```\n(switch to.*?)```", README, flags=re.DOTALL)
     assert run(["solve", "scenarios/qwen3-8b-swe.yaml"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    lines = [line for line in shown.splitlines() if line.strip() and "…" not in line.split()]
+    lines = [line for line in shown.splitlines() if line.strip() not in ("", "…")]
     missing = [line for line in lines if line not in printed]
     assert not missing
