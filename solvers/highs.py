@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-from pearl.errors import SolverError
+from pearl.errors import SolverContractError, SolverError
 from pearl.solving.backend import answered, importing, reduced, require_doubles, settled
 from pearl.solving.ir import Model, Objective, Point
 from pearl.solving.protocol import Answer, Capabilities, Limits, SolveStatus
@@ -34,8 +34,19 @@ class Highs:
         require_doubles(self.id, model, objective)
         with importing(self.id, INSTALL):
             import highspy
+        try:
+            return self._run(highspy, model, objective, limits, hint=hint, presolve=True)
+        except SolverContractError:
+            # HiGHS now and then calls a point optimal against its own bound, or one that does not hold, after presolve
+            # has scaled the numbers: without it, and from nowhere, it finds its way.
+            return self._run(highspy, model, objective, limits, hint=None, presolve=False)
+
+    def _run(
+        self, highspy: Any, model: Model, objective: Objective, limits: Limits, *, hint: Point | None, presolve: bool
+    ) -> Answer:
         engine = highspy.Highs.__base__()  # Highs() itself prints a banner before it can be silenced.
         _configure(engine, limits)
+        engine.setOptionValue("presolve", "choose" if presolve else "off")
         if engine.passModel(_as_lp(highspy, model, objective)) == highspy.HighsStatus.kError:
             raise SolverError(f"solver {self.id!r} refuses the model")
         if hint is not None:
