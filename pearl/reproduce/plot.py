@@ -40,7 +40,9 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_yticks(range(len(drawn)), [f"{row.id}{'' if row.held_out else ' (calibrated)'}" for row in drawn])
     axes.invert_yaxis()
-    axes.set_xlabel("1 + gain: published (grey bars), simulated (points; green within 15 %, orange outside, red wrong)")
+    axes.set_xlabel(
+        "1 + gain\ngrey: published; points: simulated, green within 15 %, orange outside, red of wrong sign"
+    )
     picture = BytesIO()
     figure.savefig(picture, dpi=150, format="png")
     write_whole(path, picture.getvalue())
