@@ -1,6 +1,6 @@
 """The simulator's engine, one step at a time, against tables of step times.
 
-    python benchmarks/step_times.py [--tables ../shared/data/step-times] [--folds 5]
+    python benchmarks/step_times.py [--tables FOLDER] [--folds 5]
 
 Every row is run as the step that it is: one prefill of n tokens after c cached ones, or one decode step of b sequences
 with context c. Twice: with the built-in profile, which was fitted to these rows, and with profiles fitted to the other
