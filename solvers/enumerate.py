@@ -96,7 +96,9 @@ class _Counted:
         in_rules = [rule.expr for rule in problem.rules]
         in_tiers = [term for priced in tiers for term in priced.tier.terms]
         expressions = tuple({id(expr): expr for expr in in_rules + in_tiers if expr.counts}.values())
-        prices = tuple(_change_price(problem, expr) for expr in expressions)
+        changes = {(group.id, role): kind for group, role, kind in changes_of(problem)}
+        targets = {(group.id, role) for group in problem.groups for role in group.targets}
+        prices = tuple(_change_price(expr, changes, targets) for expr in expressions)
         linear = {id(p.tier.terms[0]) for p in tiers if len(p.tier.terms) == 1 and not p.tolerance_ppb}
         bent = {id(expr) for expr in in_rules} | {id(term) for term in in_tiers if id(term) not in linear}
         return cls(
@@ -107,15 +109,16 @@ class _Counted:
         )
 
 
-def _change_price(problem: DecisionProblem, expr: Linear) -> tuple[int, int, int] | None:
+def _change_price(
+    expr: Linear, changes: dict[tuple[str, Role], str], targets: set[tuple[str, Role]]
+) -> tuple[int, int, int] | None:
+    """Prices of a role change, an addition and a removal, where the expression is nothing but them; else None."""
     coefficients = {(group, role): value for group, role, value in expr.counts}
     prices = dict.fromkeys(CHANGE_KINDS, 0)
-    changes = {(group.id, role): kind for group, role, kind in changes_of(problem)}
     for key, kind in changes.items():
         prices[kind] = max(prices[kind], coefficients.get(key, 0))
     if any(coefficients.get(key, 0) != prices[kind] for key, kind in changes.items()):
         return None
-    targets = {(group.id, role) for group in problem.groups for role in group.targets}
     if any(key in targets and key not in changes for key in coefficients):
         return None
     return prices["role_change"], prices["add"], prices["remove"]
@@ -175,7 +178,8 @@ class _Pool:
         return _compositions_of(self.size, MODE_ROLES[mode])
 
     def features(self, mode: Mode) -> Ints:
-        totals, changes = self._options(mode)
+        today = tuple(self._today().values())
+        totals, changes = _pool_options(today, MODE_ROLES[mode], every_swap=self.every_swap)
         prices = np.array([price or (0, 0, 0) for price in self.change_price], dtype=np.int64).reshape(-1, 3)
         rows = np.array([_borrow_weights(self.groups[0]), *self.weights], dtype=np.int64) @ totals
         return np.vstack([totals, rows[:1], changes, rows[1:] + prices @ changes])
@@ -200,19 +204,20 @@ class _Pool:
     def _today(self) -> dict[Role, int]:
         return {role: sum(g.size for g in self.groups if g.role is role) for role in ROLES}
 
-    def _options(self, mode: Mode) -> tuple[Ints, Ints]:
-        """Totals (roles × options) and changes (kinds × options)."""
-        totals = _totals(self.size, MODE_ROLES[mode])
-        today = np.array(list(self._today().values()), dtype=np.int64)
-        gain = totals - today[:, None]
-        idle = gain[COLUMN[Role.INACTIVE]]
-        adds, removes = np.maximum(-idle, 0), np.maximum(idle, 0)
-        role_changes = np.maximum(gain[: len(SERVING_ROLES)], 0).sum(axis=0) - adds
-        resting = np.minimum(totals[COLUMN[Role.INACTIVE]], today[COLUMN[Role.INACTIVE]])
-        most = np.minimum(role_changes, resting)
-        option, swaps = _swap_options(most, every=self.every_swap)
-        changes = np.vstack([role_changes[option] - swaps, adds[option] + swaps, removes[option] + swaps])
-        return totals[:, option], changes
+
+@lru_cache(maxsize=64)
+def _pool_options(today: tuple[int, ...], roles: tuple[Role, ...], *, every_swap: bool) -> tuple[Ints, Ints]:
+    """Totals (roles × options) and changes (kinds × options) of a pool with so many workers in each role today."""
+    totals = _totals(sum(today), roles)
+    gain = totals - np.array(today, dtype=np.int64)[:, None]
+    idle = gain[COLUMN[Role.INACTIVE]]
+    adds, removes = np.maximum(-idle, 0), np.maximum(idle, 0)
+    role_changes = np.maximum(gain[: len(SERVING_ROLES)], 0).sum(axis=0) - adds
+    resting = np.minimum(totals[COLUMN[Role.INACTIVE]], today[COLUMN[Role.INACTIVE]])
+    most = np.minimum(role_changes, resting)
+    option, swaps = _swap_options(most, every=every_swap)
+    changes = np.vstack([role_changes[option] - swaps, adds[option] + swaps, removes[option] + swaps])
+    return totals[:, option], changes
 
 
 def _swap_options(most: Ints, *, every: bool) -> tuple[Ints, Ints]:
@@ -419,9 +424,10 @@ def _read(column: Sequence[int], counts: Ints) -> Ints:
 def _pair_grid(tables: MakespanTables) -> Ints:
     """Makespan by (prefill, decode) counts."""
     grid = np.full((len(tables.prefill_ms), len(tables.decode_ms)), UNREACHABLE_MS, dtype=np.int64)
-    for rung in tables.pairs:
-        if rung.prefill < grid.shape[0] and rung.decode < grid.shape[1]:
-            grid[rung.prefill, rung.decode] = min(grid[rung.prefill, rung.decode], rung.makespan_ms)
+    most = (len(tables.prefill_ms), len(tables.decode_ms))
+    fit = [(r.prefill, r.decode, r.makespan_ms) for r in tables.pairs if r.prefill < most[0] and r.decode < most[1]]
+    prefill, decode, makespan_ms = np.array(fit, dtype=np.int64).reshape(-1, 3).T
+    np.minimum.at(grid, (prefill, decode), makespan_ms)
     if tables.exact_pairs:
         return grid
     return np.minimum.accumulate(np.minimum.accumulate(grid, axis=0), axis=1)
