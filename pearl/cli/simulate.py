@@ -124,7 +124,10 @@ def _run(specs: Sequence[RunSpec], jobs: int, ray_address: str | None) -> tuple[
     from pearl.sim.study import run_study, run_study_on_ray
 
     with options.progress(len(specs), "simulating") as advance:
-        done: Callable[[Run], None] = lambda run: advance(f"{run.figures.policy}, seed {run.spec.seed}")  # noqa: E731
+
+        def done(run: Run) -> None:
+            advance(f"{run.figures.policy}, seed {run.spec.seed}")
+
         if ray_address is not None:
             return run_study_on_ray(specs, address=ray_address, done=done)
         return run_study(specs, jobs=jobs, done=done)
