@@ -226,6 +226,14 @@ class Router:
         Raises `KeyError` for a worker that is not in the pool. Draining twice is the same as once.
         """
         self.set_pool(drain_worker(self.pool, worker))
+        moved = await self.empty(worker, deadline_s=deadline_s)
+        return Drained(worker=worker, epoch=self.pool.epoch, moved=moved, idle=not self._legs.on(worker))
+
+    async def empty(self, worker: str, *, deadline_s: float) -> int:
+        """Wait until nothing runs on `worker`, and move what still does at the deadline; returns the legs moved.
+
+        That it gets nothing new is for the pool to say. A worker that is not in the pool is idle, or soon will be.
+        """
         moved = 0
         try:
             async with asyncio.timeout(deadline_s):
@@ -233,9 +241,8 @@ class Router:
         except TimeoutError:
             moved = self._legs.interrupt(worker, Cause.DRAINED)
             await self._idle_soon(worker)
-        idle = not self._legs.on(worker)
-        log("drained", worker=worker, moved=moved, idle=idle)
-        return Drained(worker=worker, epoch=self.pool.epoch, moved=moved, idle=idle)
+        log("drained", worker=worker, moved=moved, idle=not self._legs.on(worker))
+        return moved
 
     async def _idle_soon(self, worker: str) -> None:
         try:

@@ -157,6 +157,21 @@ def test_a_drain_moves_what_runs_at_its_deadline_and_keeps_the_tokens() -> None:
     run(main())
 
 
+def test_emptying_a_worker_leaves_the_pool_alone_and_is_over_at_once_where_nothing_runs() -> None:
+    async def main() -> None:
+        async with rig("a", "b", start=colocated("a", "b")) as r:
+            slow(r, 0.02)
+            task = await running_on(r, "a")
+            r.set_pool(pool(worker("a", status=Status.TRANSITIONING), worker("b"), epoch=2))
+            assert await r.router.empty("a", deadline_s=0.01) == 1
+            assert await r.router.empty("a", deadline_s=5) == 0
+            assert await r.router.empty("unknown", deadline_s=5) == 0
+            assert r.router.pool.epoch == 2
+            assert await task == WANTED
+
+    run(main())
+
+
 def test_a_role_change_and_a_mode_change_do_not_disturb_what_runs() -> None:
     async def main() -> None:
         async with rig("a", "b", start=colocated("a", "b")) as r:
