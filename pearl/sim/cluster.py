@@ -16,12 +16,13 @@ from pearl.core.event import Event, EventKind, apply_event
 from pearl.core.plan import Activate, AdmitGroup, Borrow, ChangeRole, Deactivate, Drain, Return, Start, Step, Stop
 from pearl.core.telemetry import TransitionRecord
 from pearl.planning.apply import advance, touched
+from pearl.planning.kinds import same_effect, transition_of
+from pearl.planning.program import Program
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
 from pearl.sim.log import Happening, Record
 from pearl.sim.pool import Pool
-from pearl.sim.program import Program
-from pearl.sim.seat import Seat, duration_s, refusal, same_effect, transition_of
+from pearl.sim.seat import Seat, duration_s, refusal
 from pearl.sim.usage import UsageMeter
 
 
@@ -51,7 +52,7 @@ class SimCluster:
         self._state: ClusterState | None = None
         self._seats: dict[str, Seat] = {}
         self._groups: list[AdmitGroup] = []
-        self._program = Program(self._begin)
+        self._program: Program[Step] = Program(self._begin, lambda step: step)
         self._overlap_waiter: Callable[[], None] | None = None
         self._borrowing = False
         """Whether overlap workers served, or were about to, since the batch began."""
