@@ -6,24 +6,21 @@ import hashlib
 from pathlib import Path
 
 from pearl.core.cluster import ClusterState
-from pearl.core.distribution import Distribution, Family
 from pearl.core.engine import EngineProfile
 from pearl.core.event import Event
 from pearl.core.facts import ForecastSamples
-from pearl.core.workload import Workload
 from pearl.documents import Document, PathKey, nearest, parse_document, read_document
 from pearl.errors import Fault, ScenarioError
 from pearl.scenario.checked import in_file_order, validate_filled
 from pearl.scenario.cluster import build_cluster
-from pearl.scenario.engines import is_path, load_profile
+from pearl.scenario.engines import is_path
 from pearl.scenario.event import resolve_event
 from pearl.scenario.model import Scenario
-from pearl.scenario.schema import ScenarioDocument, ScenarioSpec, WorkloadSpec
+from pearl.scenario.parts import build_engine, build_workload
+from pearl.scenario.schema import ScenarioDocument, ScenarioSpec
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 """Folder of the scenarios that come with PEARL."""
-MAX_TURNS = 10_000
-"""Bound on a trajectory's turns: no agent takes more, and predictors may walk through them."""
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -72,7 +69,8 @@ class _Assembly:
         state, faults = build_cluster(self._spec.cluster, self._document, gpu=engine.gpu if engine else "")
         self._faults += faults
         event = None if faults else self._event(state)
-        workload = self._workload(self._spec.workload)
+        workload, faults = build_workload(self._spec.workload, self._document, ("spec", "workload"))
+        self._faults += faults
         if engine:
             self._check_fit(engine)
         if self._faults or engine is None:
@@ -106,22 +104,10 @@ class _Assembly:
         self._faults.append(Fault(message=message, span=span, expected=expected, hint=hint))
 
     def _engine(self) -> EngineProfile | None:
-        spec = self._spec.engine
         name = f"{self._parsed.metadata.name}-engine"
-        if spec.profile is None:
-            return spec.build(name=name)
-        try:
-            base = load_profile(spec.profile, relative_to=Path(self._document.file).parent)
-        except ScenarioError as e:
-            for fault in e.faults:
-                place = "" if fault.span is None else f"{fault.span}: "
-                path = ("engine", "profile") if isinstance(self._raw("engine"), dict) else ("engine",)
-                self._fault(path, f"{place}{fault.message}", expected=fault.expected, hint=fault.hint)
-            return None
-        return spec.build(name=name, base=base)
-
-    def _raw(self, key: str) -> object:
-        return self._document.data["spec"][key]
+        engine, faults = build_engine(self._spec.engine, self._document, ("spec", "engine"), name=name)
+        self._faults += faults
+        return engine
 
     def _event(self, state: ClusterState) -> Event | None:
         if self._spec.event is None:
@@ -131,36 +117,6 @@ class _Assembly:
         except ValueError as e:
             self._fault(("event",), f"event: {e}")
             return None
-
-    def _workload(self, spec: WorkloadSpec) -> Workload:
-        workload = Workload(
-            trajectories=spec.trajectories,
-            turns=spec.turns.build(at_least=1.0),
-            first_prompt_tokens=spec.first_prompt_tokens.build(),
-            new_prompt_tokens=spec.new_prompt_tokens.build(),
-            output_tokens=spec.output_tokens.build(),
-            environment_s=spec.environment.build(),
-            max_context_tokens=spec.max_context_tokens,
-            routing=spec.routing,
-            training=spec.training,
-            max_staleness=spec.max_staleness,
-        )
-        self._check_workload(workload)
-        return workload
-
-    def _check_workload(self, workload: Workload) -> None:
-        limit = workload.max_context_tokens
-        if _largest(workload.turns) > MAX_TURNS:
-            self._fault(("workload", "turns"), "too many turns", expected=f"at most {MAX_TURNS}")
-        if any(value < 1 for value in self._spec.workload.turns.given()):
-            self._fault(("workload", "turns"), "a trajectory takes at least one turn", expected="no value below 1")
-        if workload.first_prompt_tokens.expected <= 0:
-            self._fault(("workload", "first_prompt_tokens"), "a first prompt has tokens", expected="a mean above 0")
-        if workload.output_tokens.expected <= 0:
-            self._fault(("workload", "output_tokens"), "a turn generates tokens", expected="a mean above 0")
-        if workload.first_prompt_tokens.expected >= limit:
-            message = f"a first prompt of {workload.first_prompt_tokens.expected:.0f} tokens fills the context"
-            self._fault(("workload", "first_prompt_tokens"), message, expected=f"less than max_context_tokens {limit}")
 
     def _check_fit(self, engine: EngineProfile) -> None:
         """Step times hold only for the GPU and the tensor-parallel size that they were measured at."""
@@ -174,10 +130,3 @@ class _Assembly:
             )
             hint = "step times of one tensor-parallel size say nothing of another; give the engine's in full"
             self._fault(("cluster", "tensor_parallel"), message, expected=str(engine.tensor_parallel), hint=hint)
-
-
-def _largest(distribution: Distribution) -> float:
-    """The largest value but for a share of 1e-6."""
-    if distribution.family is Family.EMPIRICAL:
-        return max(min(max(v, distribution.low), distribution.high) for v in distribution.values)
-    return distribution.quantile(1 - 1e-6)
