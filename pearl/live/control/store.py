@@ -1,0 +1,310 @@
+"""The controller's store: state, events, decisions, plans, their progress, telemetry and answers, in one SQLite file.
+
+A write is one transaction and is committed when `write` returns, so that what is answered afterwards survives the death
+of the process at any moment (WAL with `synchronous=NORMAL`: a power failure may cost the last writes). Once a write
+failed, every later one is refused: nothing may be accepted any more, since it would not survive. Growth is bounded by
+the counts in `KEPT`; the oldest rows go first.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, assert_never
+
+from pearl.errors import PearlError
+from pearl.live.control.documents import Document, compact
+
+SCHEMA_VERSION = 1
+KEPT: Mapping[str, int] = {
+    "events": 100_000,
+    "decisions": 10_000,
+    "plans": 10_000,
+    "telemetry": 500_000,
+    "answers": 10_000,
+}
+"""Rows kept of each table: some weeks of a lively job, and about 300 MB at most. Progress goes with its plan."""
+PRUNE_EVERY = 256
+"""Rows of a table between two prunings: rare enough to cost nothing, often enough to stay near `KEPT`."""
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE meta (name TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, at_unix_s REAL NOT NULL, kind TEXT NOT NULL, workers TEXT NOT NULL,
+    data TEXT NOT NULL, key TEXT UNIQUE
+);
+CREATE TABLE decisions (number INTEGER PRIMARY KEY, at_unix_s REAL NOT NULL, event INTEGER, document TEXT NOT NULL);
+CREATE TABLE plans (number INTEGER PRIMARY KEY, at_unix_s REAL NOT NULL, decision INTEGER, document TEXT NOT NULL);
+CREATE TABLE progress (
+    plan INTEGER NOT NULL, step INTEGER NOT NULL, phase TEXT NOT NULL, at_unix_s REAL NOT NULL, seconds REAL NOT NULL,
+    because TEXT NOT NULL, PRIMARY KEY (plan, step, phase)
+) WITHOUT ROWID;
+CREATE TABLE telemetry (number INTEGER PRIMARY KEY AUTOINCREMENT, line TEXT NOT NULL);
+CREATE TABLE answers (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, call TEXT NOT NULL, status INTEGER NOT NULL,
+    body TEXT NOT NULL
+);
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+
+class StoreError(PearlError):
+    """The store cannot be opened, read or written."""
+
+
+class Fact(StrEnum):
+    """What the store keeps one document of."""
+
+    RECORD = "record"
+    """The ledger's record."""
+    TRAINING = "training"
+    BATCH = "batch"
+    WEIGHTS = "weights"
+    """Version and directory of the newest weights."""
+    POLICY = "policy"
+    """A policy that was set while running, and the one it took the place of."""
+    DRAINS = "drains"
+    """Workers that an operator drains."""
+    LEASE = "lease"
+    """Newest term of the controller's lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFact:
+    """A fact is `document` now, JSON."""
+
+    fact: Fact
+    document: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddEvent:
+    """An event was accepted."""
+
+    number: int
+    at_unix_s: float
+    kind: str
+    workers: tuple[str, ...]
+    data: Document
+    key: str | None = None
+    """Idempotency key of whoever raised it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddDecision:
+    """A decision was taken; `event` is the number of the event that it answers."""
+
+    number: int
+    at_unix_s: float
+    event: int | None
+    document: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPlan:
+    """A plan is about to be carried out; `document` is `pearl.planning.plan_to_dict`."""
+
+    number: int
+    at_unix_s: float
+    decision: int | None
+    document: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddProgress:
+    """A step of a plan came to a phase. The same phase of a step counts once."""
+
+    plan: int
+    step: int
+    phase: str
+    at_unix_s: float
+    seconds: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTelemetry:
+    """A telemetry record, as a line of `pearl.tracking.jsonl`."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAnswer:
+    """A call with an idempotency key was answered; only the first answer counts."""
+
+    key: str
+    call: str
+    """Route and body, which a repetition must share."""
+    status: int
+    body: str
+
+
+Entry = SetFact | AddEvent | AddDecision | AddPlan | AddProgress | AddTelemetry | AddAnswer
+
+
+class ControlStore:
+    """The SQLite file; one process owns it until it ends."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or create the file, or a store in memory for None. Raises `StoreError`."""
+        self.path = path
+        self.failure: StoreError | None = None
+        """Set once a write failed."""
+        try:
+            self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
+            self._db.executescript("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+            self._db.execute("BEGIN EXCLUSIVE")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            self._db.execute("COMMIT")
+            if version == 0:
+                self._db.executescript(_SCHEMA)
+        except sqlite3.Error as e:
+            hint = "does another controller use it?" if "locked" in str(e) else "check the path, or give a new one"
+            raise StoreError(f"cannot open the controller's store {path}: {e} ({hint})") from None
+        if version not in (0, SCHEMA_VERSION):
+            self._db.close()
+            raise StoreError(f"store {path} has schema {version}, this version reads {SCHEMA_VERSION}: give a new path")
+
+    def write(self, *entries: Entry) -> None:
+        """Commit all entries, or none. Raises `StoreError`, also where an earlier write failed."""
+        if self.failure:
+            raise self.failure
+        try:
+            self._db.execute("BEGIN")
+            try:
+                for entry in entries:
+                    self._write(entry)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, OverflowError) as e:
+            self.failure = StoreError(f"cannot write the controller's store {self.path}: {e}")
+            raise self.failure from e
+
+    def _write(self, entry: Entry) -> None:
+        match entry:
+            case SetFact():
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (entry.fact.value, entry.document))
+            case AddEvent():
+                workers, data = compact(entry.workers), compact(entry.data)
+                change = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
+                self._insert("events", change, entry.number, entry.at_unix_s, entry.kind, workers, data, entry.key)
+            case AddDecision():
+                change, text = "INSERT INTO decisions VALUES (?, ?, ?, ?)", compact(entry.document)
+                self._insert("decisions", change, entry.number, entry.at_unix_s, entry.event, text)
+            case AddPlan():
+                change, text = "INSERT INTO plans VALUES (?, ?, ?, ?)", compact(entry.document)
+                self._insert("plans", change, entry.number, entry.at_unix_s, entry.decision, text)
+            case AddProgress():
+                values = (entry.plan, entry.step, entry.phase, entry.at_unix_s, entry.seconds, entry.because)
+                self._db.execute("INSERT OR IGNORE INTO progress VALUES (?, ?, ?, ?, ?, ?)", values)
+            case AddTelemetry():
+                self._insert("telemetry", "INSERT INTO telemetry (line) VALUES (?)", entry.line)
+            case AddAnswer():
+                change = "INSERT OR IGNORE INTO answers (key, call, status, body) VALUES (?, ?, ?, ?)"
+                self._insert("answers", change, entry.key, entry.call, entry.status, entry.body)
+            case _:
+                assert_never(entry)
+
+    def _insert(self, table: str, change: str, *values: object) -> None:
+        number = self._db.execute(change, values).lastrowid or 0
+        if number % PRUNE_EVERY:
+            return
+        oldest = number - KEPT[table]
+        self._db.execute(f"DELETE FROM {table} WHERE number <= ?", (oldest,))
+        if table == "plans":
+            self._db.execute("DELETE FROM progress WHERE plan <= ?", (oldest,))
+
+    def fact(self, fact: Fact) -> str | None:
+        """The document of a fact, JSON; None where there is none."""
+        rows = self._read("SELECT document FROM meta WHERE name = ?", fact.value)
+        return str(rows[0][0]) if rows else None
+
+    def last(self, table: str) -> int:
+        """The newest number of `events`, `decisions` or `plans`; 0 where there is none."""
+        return int(self._read(f"SELECT coalesce(max(number), 0) FROM {table}")[0][0])
+
+    def event_by_key(self, key: str) -> int | None:
+        """The number of the event that was raised under `key`."""
+        rows = self._read("SELECT number FROM events WHERE key = ?", key)
+        return int(rows[0][0]) if rows else None
+
+    def events(self, *, after: int, limit: int) -> list[AddEvent]:
+        """The first `limit` events past number `after`, in order."""
+        query = (
+            "SELECT number, at_unix_s, kind, workers, data, key FROM events WHERE number > ? ORDER BY number LIMIT ?"
+        )
+        return [
+            AddEvent(
+                number=number,
+                at_unix_s=at_unix_s,
+                kind=kind,
+                workers=tuple(json.loads(workers)),
+                data=json.loads(data),
+                key=key,
+            )
+            for number, at_unix_s, kind, workers, data, key in self._read(query, after, limit)
+        ]
+
+    def decisions(self, *, limit: int, after: int = 0) -> list[AddDecision]:
+        """The newest `limit` decisions past number `after`, oldest first."""
+        query = "SELECT number, at_unix_s, event, document FROM decisions WHERE number > ? ORDER BY number DESC LIMIT ?"
+        return [_decision(row) for row in reversed(self._read(query, after, limit))]
+
+    def decision(self, number: int) -> AddDecision | None:
+        """That decision."""
+        rows = self._read("SELECT number, at_unix_s, event, document FROM decisions WHERE number = ?", number)
+        return _decision(rows[0]) if rows else None
+
+    def plans(self, *, limit: int) -> list[AddPlan]:
+        """The newest `limit` plans, oldest first."""
+        query = "SELECT number, at_unix_s, decision, document FROM plans ORDER BY number DESC LIMIT ?"
+        return [_plan(row) for row in reversed(self._read(query, limit))]
+
+    def plan(self, number: int) -> AddPlan | None:
+        """That plan."""
+        rows = self._read("SELECT number, at_unix_s, decision, document FROM plans WHERE number = ?", number)
+        return _plan(rows[0]) if rows else None
+
+    def progress(self, plan: int) -> list[AddProgress]:
+        """How far a plan's steps came, in order of step and time."""
+        query = (
+            "SELECT plan, step, phase, at_unix_s, seconds, because FROM progress WHERE plan = ?"
+            " ORDER BY step, at_unix_s, phase"
+        )
+        names = ("plan", "step", "phase", "at_unix_s", "seconds", "because")
+        return [AddProgress(**dict(zip(names, row, strict=True))) for row in self._read(query, plan)]
+
+    def telemetry(self) -> list[str]:
+        """Every telemetry line that is kept, in order."""
+        return [str(line) for (line,) in self._read("SELECT line FROM telemetry ORDER BY number")]
+
+    def answer(self, key: str) -> AddAnswer | None:
+        """What a call under `key` was answered."""
+        rows = self._read("SELECT key, call, status, body FROM answers WHERE key = ?", key)
+        return AddAnswer(**dict(zip(("key", "call", "status", "body"), rows[0], strict=True))) if rows else None
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def _read(self, query: str, *values: object) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise StoreError(f"cannot read the controller's store {self.path}: {e}") from e
+
+
+def _decision(row: Sequence[Any]) -> AddDecision:
+    return AddDecision(number=row[0], at_unix_s=row[1], event=row[2], document=json.loads(row[3]))
+
+
+def _plan(row: Sequence[Any]) -> AddPlan:
+    return AddPlan(number=row[0], at_unix_s=row[1], decision=row[2], document=json.loads(row[3]))
