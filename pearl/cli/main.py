@@ -1,7 +1,8 @@
 """The root of the command line, and its one error boundary.
 
-Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 70 a fault of PEARL's own;
-130 interrupted. Standard output carries the result alone, everything else goes to standard error.
+Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 5 no controller can be reached;
+70 a fault of PEARL's own; 130 interrupted. Standard output carries the result alone, everything else goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ COMMANDS = {
         module="pearl.cli.simulate",
         attribute="simulate",
         help="See what policies would have done in a simulated world.",
+    ),
+    "serve": Entry(module="pearl.cli.serve", attribute="serve", help="Serve rollout on live workers, by a policy."),
+    "status": Entry(module="pearl.cli.status", attribute="status", help="Show what a running cluster is doing."),
+    "events": Entry(module="pearl.cli.events", attribute="events", help="Show what happened to a running cluster."),
+    "explain": Entry(module="pearl.cli.explain", attribute="explain", help="Show why a decision was taken."),
+    "drain": Entry(module="pearl.cli.drain", attribute="drain", help="Take a worker out of service."),
+    "stop": Entry(module="pearl.cli.stop", attribute="stop", help="End a running controller."),
+    "replay": Entry(
+        module="pearl.cli.replay", attribute="replay", help="See what a policy would have decided on telemetry."
     ),
     "fit": Entry(module="pearl.cli.fit", attribute="fit", help="Fit workload and engine profiles to telemetry."),
     "reproduce": Entry(
@@ -75,7 +85,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 def root() -> None:
     """PEARL chooses how rollout workers serve prefill and decode, and plans the change with the fewest steps.
 
-    Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit.
+    Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 5 no controller can be
+    reached.
     """
 
 

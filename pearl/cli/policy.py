@@ -1,15 +1,20 @@
-"""`pearl policy`: check, show, schema and math."""
+"""`pearl policy`: check, show, set, schema and math."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from pearl.cli.controller import controller_options, find_controller
 from pearl.cli.options import set_option
 from pearl.errors import PolicyError
+
+if TYPE_CHECKING:
+    from pearl.policy.model import Policy
 
 
 @click.group()
@@ -55,6 +60,36 @@ def show(name: str, sets: Mapping[str, str], format_: str) -> None:
 
     click.echo(f"# sha256 {found.sha256}, from {', '.join(found.files)}")
     click.echo(yaml.safe_dump(dict(found.document), sort_keys=False, allow_unicode=True, width=110), nl=False)
+
+
+@policy.command("set")
+@click.argument("name", metavar="FILE|NAME")
+@set_option
+@controller_options
+def set_(name: str, sets: Mapping[str, str], state: Path, url: str | None) -> None:
+    """Let a running controller decide by another policy. It is checked here first, and there again.
+
+    Exit codes: 0 taken; 2 the policy does not hold, or is refused; 5 the controller cannot be reached.
+    """
+    from pearl.policy.load import load_policy
+
+    found = load_policy(name, sets=sets)
+    answer = find_controller(state, url).set_policy(text=_one_text(found, with_sets=bool(sets)), name=found.name)
+    click.echo(f"policy {answer.get('policy', found.name)} is in force")
+
+
+def _one_text(found: Policy, *, with_sets: bool) -> str:
+    """The policy as one text: as it was written where that is all of it, so that lines in messages are the author's."""
+    import yaml
+
+    from pearl.policy.load import builtin_folder
+
+    shown = Path(found.files[-1])
+    written = (shown if shown.is_file() else builtin_folder() / shown.name).read_text(encoding="utf-8")
+    parents = yaml.safe_load(written).get("extends") or ()
+    if not with_sets and all(str(parent).startswith("builtin/") for parent in parents):
+        return written
+    return str(yaml.safe_dump(dict(found.document), sort_keys=False, allow_unicode=True, width=110))
 
 
 @policy.command()
