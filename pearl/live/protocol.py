@@ -91,6 +91,18 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptReport:
+    """What became of a leg's prompt, by the engine's own clock."""
+
+    cached_tokens: int
+    """Part of the prompt that was not computed: it was cached here, or pulled from another engine."""
+    queue_s: float
+    """From the leg's arrival to the step that took it up, the pull of its KV cache included."""
+    prefill_s: float
+    """From there to its first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Tokens as they come, each with its log-probability where asked for.
 
@@ -103,6 +115,8 @@ class Chunk:
     weight_version: int | None = None
     finish: FinishReason | None = None
     kv: KvHandle | None = None
+    prompt: PromptReport | None = None
+    """With the first tokens of a leg, from engines that say."""
 
 
 class EngineClient(Protocol):

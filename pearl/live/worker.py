@@ -11,16 +11,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pearl.core.telemetry import EngineRecord, StepRecord
 from pearl.errors import Fault, UsageError
 from pearl.live.engine.coalesce import coalesced
 from pearl.live.engine.config import EngineConfig
 from pearl.live.engine.engine import Engine, EngineReport, TransitionLimits
 from pearl.live.engine.handover import NixlRoles
 from pearl.live.engine.health import canary, canary_transfer
+from pearl.live.engine.ports import PortClaim, claim_ports
 from pearl.live.protocol import (
     Chunk,
     EngineError,
@@ -49,17 +51,30 @@ class WorkerActor:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
+        self._starting: asyncio.Task[Engine] | None = None
         self._engine: Engine | None = None
+        self._ports: PortClaim | None = None
 
     async def start(self) -> EngineReport:
-        """Start the engine. It is inactive until admitted. Idempotent."""
+        """Start the engine. It is inactive until admitted.
+
+        Idempotent: all callers wait for one start, and share its failure. An actor whose engine failed is replaced.
+        """
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        return (await asyncio.shield(self._starting)).report()
+
+    async def _start(self) -> Engine:
         from pearl.live.engine.vllm_backend import start_vllm
 
-        if self._engine is None:
-            roles = NixlRoles(lease_s=self._config.kv_lease_s)
-            backend = await start_vllm(self._config, roles)
-            self._engine = Engine(config=self._config, backend=backend, roles=roles)
-        return self._engine.report()
+        size = self._config.tensor_parallel
+        choices = range(self._config.kv_port, self._config.kv_port + max(size, self._config.kv_port_count))
+        self._ports = claim_ports(self._config.kv_host, choices, size)
+        config = replace(self._config, kv_port=self._ports.ports[0])
+        roles = NixlRoles(lease_s=config.kv_lease_s)
+        backend = await start_vllm(config, roles)
+        self._engine = Engine(config=config, backend=backend, roles=roles)
+        return self._engine
 
     async def generate(self, leg: Leg, probe: bool) -> AsyncGenerator[Chunk, None]:
         """Chunks of a leg; a probe is a canary, and served before the worker is active."""
@@ -99,8 +114,18 @@ class WorkerActor:
         await engine.backend.check()
         return engine.report()
 
+    async def describe(self) -> EngineRecord:
+        """What the engine is."""
+        return self._started().describe()
+
+    async def steps(self) -> tuple[StepRecord, ...]:
+        """Engine steps since the last call."""
+        return self._started().take_steps()
+
     async def close(self) -> None:
-        """End the engine and its processes."""
+        """End the engine and its processes; one that is starting ends once it is up."""
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
         if self._engine is not None:
             await self._engine.aclose()
 
@@ -119,14 +144,26 @@ class RayWorker:
 
     @classmethod
     def launch(
-        cls, config: EngineConfig, *, cpus: float = 1.0, gpus: float = 0.0, resources: Mapping[str, float] | None = None
+        cls,
+        config: EngineConfig,
+        *,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        resources: Mapping[str, float] | None = None,
+        namespace: str = NAMESPACE,
+        node_id: str | None = None,
     ) -> RayWorker:
-        """Create the actor, named after the worker; `start` then starts its engine."""
+        """Create the actor, named after the worker; `start` then starts its engine.
+
+        An actor of that name that lives is taken as it is. With `node_id` it lives on that node, or not at all.
+        """
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options = {
             "name": config.worker,
-            "namespace": NAMESPACE,
+            "namespace": namespace,
+            "get_if_exists": True,
             "lifetime": "detached",
             "num_cpus": cpus,
             "num_gpus": gpus,
@@ -134,15 +171,17 @@ class RayWorker:
             "max_concurrency": MAX_CONCURRENT_CALLS,
             "max_restarts": 0,
         }
+        if node_id is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
         return cls(name=config.worker, actor=ray.remote(WorkerActor).options(**options).remote(config))
 
     @classmethod
-    def find(cls, name: str) -> RayWorker:
+    def find(cls, name: str, *, namespace: str = NAMESPACE) -> RayWorker:
         """The worker of that name; raises `EngineUnavailableError` where none lives."""
         import ray
 
         try:
-            return cls(name=name, actor=ray.get_actor(name, namespace=NAMESPACE))
+            return cls(name=name, actor=ray.get_actor(name, namespace=namespace))
         except ValueError:
             raise EngineUnavailableError(f"no worker {name!r} in this Ray cluster") from None
 
@@ -184,6 +223,16 @@ class RayWorker:
         """What it says of itself."""
         report: EngineReport = await self._call("report", timeout_s=CONTROL_TIMEOUT_S)
         return report
+
+    async def describe(self) -> EngineRecord:
+        """What its engine is, for the Runtime Tracker; `at_s` on the wall clock."""
+        record: EngineRecord = await self._call("describe", timeout_s=CONTROL_TIMEOUT_S)
+        return record
+
+    async def steps(self) -> tuple[StepRecord, ...]:
+        """Engine steps since the last call, oldest first; `at_s` on the wall clock. Each is given out once."""
+        records: tuple[StepRecord, ...] = await self._call("steps", timeout_s=CONTROL_TIMEOUT_S)
+        return records
 
     async def canary(self, *, id: str, timeout_s: float) -> None:
         """A tiny generation; raises `CanaryError` where it fails. `id` must be new."""
@@ -236,7 +285,7 @@ class RayWorker:
         except TimeoutError:
             raise EngineFailedError(f"{self.name}: no answer to {method} in {timeout_s:g} s") from None
         except Exception as e:
-            raise _unwrap(e, self.name) from None
+            raise _unwrap_control(e, self.name) from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,12 +332,23 @@ class RayEngine:
 class RayEngines:
     """Makes clients of workers in the Ray cluster, at the URL `ray:NAME`."""
 
+    namespace: str = NAMESPACE
+
     def __call__(self, *, worker: str, url: str) -> RayEngine:
         """The client; raises `UsageError` where `url` is not of a Ray worker."""
         name = url.removeprefix(URL_SCHEME)
         if name == url or not name:
             raise UsageError(Fault(message=f"worker {worker}: url is {url!r}", expected=f"{URL_SCHEME}NAME"))
-        return RayWorker.find(name).engine()
+        return RayWorker.find(name, namespace=self.namespace).engine()
+
+
+def _unwrap_control(error: Exception, worker: str) -> Exception:
+    """As `_unwrap`, but an actor that Ray cannot reach now is not lost: unlike a leg, a control call can be repeated."""
+    from ray.exceptions import ActorUnavailableError
+
+    if isinstance(error, ActorUnavailableError):
+        return EngineFailedError(f"{worker}: {_first_line(error)}")
+    return _unwrap(error, worker)
 
 
 def _unwrap(error: Exception, worker: str) -> Exception:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pearl.live.protocol import FinishReason, Sampling
+from pearl.live.engine.steps import EngineStep
+from pearl.live.protocol import FinishReason, PromptReport, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,18 @@ class Output:
     logprobs: tuple[float, ...] = ()
     finish: FinishReason | None = None
     kv_params: Mapping[str, Any] | None = None
+    prompt: PromptReport | None = None
+    """With the leg's first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What an engine knows of its memory once it has started."""
+
+    gpu: str
+    """Name of the device."""
+    kv_tokens: int
+    kv_bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +94,14 @@ class Backend(Protocol):
 
     def counters(self) -> Counters:
         """Figures of the library itself."""
+        ...
+
+    def facts(self) -> EngineFacts:
+        """Capacity and device."""
+        ...
+
+    def take_steps(self) -> tuple[EngineStep, ...]:
+        """The newest steps since the last call, oldest first; a bounded number of them."""
         ...
 
     def shutdown(self) -> None:

@@ -47,4 +47,5 @@ def merge(chunks: Sequence[Chunk]) -> Chunk:
         weight_version=last.weight_version,
         finish=last.finish,
         kv=last.kv,
+        prompt=next((chunk.prompt for chunk in chunks if chunk.prompt is not None), None),
     )

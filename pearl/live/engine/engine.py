@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.core.cluster import Status
+from pearl.core.telemetry import EngineRecord, StepRecord
 from pearl.errors import PearlError
 from pearl.live.engine.backend import Backend, Counters, Output
 from pearl.live.engine.config import EngineConfig
@@ -157,6 +158,7 @@ class Engine:
             weight_version=version,
             finish=output.finish,
             kv=handle,
+            prompt=output.prompt,
         )
 
     # Status
@@ -193,6 +195,39 @@ class Engine:
             open_legs=len(self._open),
             unfit=self.unfit,
             counters=self.backend.counters(),
+        )
+
+    # Telemetry
+
+    def describe(self) -> EngineRecord:
+        """What this engine is, for the Runtime Tracker; `at_s` on the wall clock."""
+        facts = self.backend.facts()
+        return EngineRecord(
+            worker=self.config.worker,
+            model=self.config.model.name,
+            gpu=facts.gpu,
+            kv_tokens=facts.kv_tokens,
+            kv_bytes_per_token=facts.kv_bytes_per_token,
+            at_s=self.wall_s(),
+            tensor_parallel=self.config.tensor_parallel,
+            chunk_tokens=self.config.max_batched_tokens,
+            max_sequences=self.config.max_sequences,
+        )
+
+    def take_steps(self) -> tuple[StepRecord, ...]:
+        """Steps since the last call, oldest first, the newest where they are too many; `at_s` on the wall clock."""
+        return tuple(
+            StepRecord(
+                worker=self.config.worker,
+                seconds=step.seconds,
+                at_s=step.ended_unix_s,
+                batch=step.batch,
+                context_tokens=step.context_tokens,
+                prompts=step.prompts,
+                new_tokens=step.new_tokens,
+                cached_tokens=step.cached_tokens,
+            )
+            for step in self.backend.take_steps()
         )
 
     # Transitions

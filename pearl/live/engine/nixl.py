@@ -14,13 +14,26 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector, NixlPullConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 
 from pearl.live.engine.handover import PROGRESS_DELAY_ENV, REGISTRATION
 from pearl.live.engine.process import die_with_parent
+from pearl.live.engine.steps import STEPS, StepMeter
+
+
+class StepStats(NixlKVConnectorStats):  # type: ignore[misc]  # vLLM is not typed for us
+    """NIXL's statistics, empty as they may be, and an engine step."""
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to pass on."""
+        return not self.data[STEPS] and bool(super().is_empty())
 
 
 class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is not typed for us
-    """Polls at the device profile's pace, ends with its parent, gives up what it keeps, and can register anew."""
+    """Polls at the device profile's pace, ends with its parent, gives up what it keeps, and can register anew.
+
+    On the scheduler it also measures every step, and sends the measurement along with NIXL's statistics.
+    """
 
     connector_worker: Any
 
@@ -28,6 +41,7 @@ class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is no
         die_with_parent()
         if delay := os.environ.get(PROGRESS_DELAY_ENV):
             _slow_progress_thread(int(delay))
+        self._meter = StepMeter()
         super().__init__(*args, **kwargs)
 
     def release_kept(self) -> int:
@@ -52,6 +66,23 @@ class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is no
         self.connector_worker.register_kv_caches(caches)
         payload: bytes = _msgpack().encode(self.get_handshake_metadata())
         return payload
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """On the scheduler: a step is composed."""
+        self._meter.scheduled(scheduler_output)
+        return super().build_connector_meta(scheduler_output)
+
+    def get_kv_connector_stats(self) -> Any:
+        """On the scheduler: a step has ended. On a worker: NIXL's own statistics, with room for the scheduler's."""
+        if self.connector_worker is not None:
+            stats = super().get_kv_connector_stats()
+            if stats is not None:
+                stats.data.setdefault(STEPS, [])
+            return stats
+        step = self._meter.ended()
+        stats = StepStats()
+        stats.data[STEPS] = [] if step is None else [step.row()]
+        return stats
 
     def on_new_request(self, request: Any) -> None:
         """On the scheduler: take a registration that a request brings; see `register_anew`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pearl.live.devices import SleepMethod
-from pearl.live.engine.backend import Counters, Output
+from pearl.live.engine.backend import Counters, EngineFacts, Output
 from pearl.live.engine.config import EngineConfig
 from pearl.live.engine.handover import PROGRESS_DELAY_ENV, REGISTRATION, Roles
+from pearl.live.engine.steps import STEPS, EngineStep
 from pearl.live.protocol import (
     EngineError,
     EngineFailedError,
@@ -24,6 +26,7 @@ from pearl.live.protocol import (
     EngineRefusedError,
     EngineUnavailableError,
     FinishReason,
+    PromptReport,
     Sampling,
 )
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 LOST_LOGPROB = -9999.0
 """What vLLM writes for a log-probability of -inf."""
+KEPT_STEPS = 4096
+"""Steps kept until they are asked for: half a minute of the fastest engines."""
 
 
 def set_environment(config: EngineConfig) -> None:
@@ -64,6 +69,8 @@ async def start_vllm(config: EngineConfig, roles: Roles) -> VllmBackend:
         "worker_extension_cls": "pearl.live.engine.extension.PearlExtension",
         "skip_tokenizer_init": True,
         "enable_log_requests": False,
+        # vLLM's own loggers gather what nobody reads here; ours is given below, and statistics are on with it.
+        "disable_log_stats": True,
     }
     if config.kv_cache_bytes is not None:
         arguments["kv_cache_memory_bytes"] = config.kv_cache_bytes
@@ -95,6 +102,7 @@ class _Tally:
     cached: int = 0
     transferred: int = 0
     kv_usage: float = 0.0
+    steps: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
 
     def logger(self) -> Any:
         """A class of stat loggers that adds to this tally."""
@@ -117,6 +125,8 @@ class _Tally:
     def add(self, scheduler_stats: Any, iteration_stats: Any) -> None:
         if scheduler_stats is not None:
             self.kv_usage = float(scheduler_stats.kv_cache_usage)
+            rows = (getattr(scheduler_stats, "kv_connector_stats", None) or {}).get(STEPS, ())
+            self.steps.extend(EngineStep.of(row) for row in rows)
         if iteration_stats is not None:
             source = iteration_stats.prompt_token_stats.get_by_source
             self.computed += int(source("local_compute"))
@@ -142,8 +152,10 @@ class VllmBackend:
         try:
             parameters = _sampling_params(self._with_end(sampling), kv_params)
             async with aclosing(self.engine.generate({"prompt_token_ids": list(prompt)}, parameters, leg)) as outputs:
+                first = True
                 async for output in outputs:
-                    yield _output(output)
+                    yield _output(output, _prompt_report(output) if first else None)
+                    first = False
         except (EngineError, GeneratorExit):
             raise
         except Exception as e:
@@ -230,6 +242,22 @@ class VllmBackend:
             computed=tally.computed, cached=tally.cached, transferred=tally.transferred, kv_usage=tally.kv_usage
         )
 
+    def facts(self) -> EngineFacts:
+        """See `Backend`."""
+        cache = self.engine.vllm_config.cache_config
+        sized = getattr(cache, "kv_cache_size_tokens", None)
+        return EngineFacts(
+            gpu=_device_name(),
+            kv_tokens=int(sized or (cache.num_gpu_blocks or 0) * cache.block_size),
+            kv_bytes_per_token=_kv_bytes_per_token(self.engine.vllm_config),
+        )
+
+    def take_steps(self) -> tuple[EngineStep, ...]:
+        """See `Backend`; the newest `KEPT_STEPS`."""
+        steps = tuple(self.tally.steps)
+        self.tally.steps.clear()
+        return steps
+
     def shutdown(self) -> None:
         """See `Backend`; blocks until they ended."""
         self.engine.shutdown()
@@ -257,7 +285,41 @@ def _sampling_params(sampling: Sampling, kv_params: Mapping[str, Any] | None) ->
     )
 
 
-def _output(output: Any) -> Output:
+def _prompt_report(output: Any) -> PromptReport | None:
+    """What vLLM says of a prompt with its first token; None where statistics are off."""
+    stats = output.metrics
+    if stats is None or not stats.scheduled_ts:
+        return None
+    return PromptReport(
+        cached_tokens=int(output.num_cached_tokens or 0),
+        queue_s=max(0.0, float(stats.scheduled_ts - stats.queued_ts)),
+        prefill_s=max(0.0, float(stats.first_token_ts - stats.scheduled_ts)),
+    )
+
+
+def _device_name() -> str:
+    from vllm.platforms import current_platform
+
+    try:
+        return str(current_platform.get_device_name())
+    except NotImplementedError:
+        return str(current_platform.device_type)
+
+
+def _kv_bytes_per_token(config: Any) -> float:
+    """Bytes of one token's keys and values over all layers and ranks; MLA keeps one latent vector in their place."""
+    model, parallel = config.model_config, config.parallel_config
+    vectors = 1 if model.use_mla else 2 * model.get_num_kv_heads(parallel) * parallel.tensor_parallel_size
+    return float(vectors * model.get_head_size() * model.get_num_layers(parallel) * _kv_item_bytes(config))
+
+
+def _kv_item_bytes(config: Any) -> int:
+    """Bytes of one number in the KV cache, whose type may be smaller than the model's."""
+    kept = str(config.cache_config.cache_dtype)
+    return 1 if kept.startswith("fp8") else int(config.model_config.dtype.itemsize)
+
+
+def _output(output: Any, prompt: PromptReport | None) -> Output:
     completion = output.outputs[0]
     tokens = tuple(int(token) for token in completion.token_ids)
     if completion.finish_reason == "error":
@@ -267,6 +329,7 @@ def _output(output: Any) -> Output:
         logprobs=_logprobs(tokens, completion.logprobs),
         finish=FinishReason(completion.finish_reason) if completion.finish_reason else None,
         kv_params=output.kv_transfer_params,
+        prompt=prompt,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from pearl.core.cluster import Role
 from pearl.live.journal import Append, Journal
 from pearl.live.protocol import (
     Chunk,
@@ -84,6 +85,7 @@ class Runner:
             else:
                 cause = await self._generate(ticket, choice)
         finally:
+            ticket.timer.ended(self.now_s())
             self.dispatcher.release(choice.worker)
         progress = len(generation.token_ids) > before
         if progress:
@@ -103,7 +105,9 @@ class Runner:
         def remember(chunk: Chunk) -> None:
             nonlocal last
             last = chunk
+            self._note_answer(ticket, chunk)
 
+        ticket.timer.dispatched(dispatched_s, worker=worker, role=self._role(worker), keeps=True)
         whole = self._next_leg(ticket, kv=None)
         sampling = replace(whole.sampling, max_tokens=1, min_tokens=0, logprobs=False)
         if cause := await self._stream(worker, replace(whole, sampling=sampling, keep_kv=True), remember):
@@ -132,10 +136,13 @@ class Runner:
         number = ticket.generation.leg
         version = self.dispatcher.pool.weight_version(choice.worker) or 0
         finish: FinishReason | None = None
+        role = self._role(choice.worker)
+        ticket.timer.dispatched(self.now_s(), worker=choice.worker, role=role, pulls=kv is not None)
 
         def keep(chunk: Chunk) -> None:
             nonlocal finish
             finish = chunk.finish or finish
+            self._note_answer(ticket, chunk)
             self._keep(ticket, number, chunk, version)
 
         cause = await self._stream(choice.worker, leg, keep)
@@ -203,6 +210,14 @@ class Runner:
             return None
         self.metrics.count("pearl_router_kv_handles_total", result="dispatched")
         return found
+
+    def _role(self, worker: str) -> Role:
+        known = self.dispatcher.pool.state.by_id.get(worker)
+        return known.role if known else Role.INACTIVE
+
+    def _note_answer(self, ticket: Ticket, chunk: Chunk) -> None:
+        if chunk.token_ids:
+            ticket.timer.answered(self.now_s(), chunk.prompt)
 
     def _note_dispatch(self, ticket: Ticket, choice: Choice) -> None:
         self.sessions.note(ticket.call.session, choice.worker)

@@ -26,6 +26,7 @@ from pearl.live.router.pool import StalePoolError
 from pearl.live.router.pool_wire import pool_from_json, pool_to_json
 from pearl.live.router.service import Router
 from pearl.live.router.ticket import Ticket
+from pearl.live.router.turns import TurnListener
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -222,13 +223,17 @@ def _http_message(error: web.HTTPException, config: RouterConfig) -> str:
 
 @asynccontextmanager
 async def running_router(
-    config: RouterConfig, engines: EngineFactory, *, tokenizer: Tokenizer | None = None
+    config: RouterConfig,
+    engines: EngineFactory,
+    *,
+    tokenizer: Tokenizer | None = None,
+    turns: TurnListener | None = None,
 ) -> AsyncIterator[tuple[Router, str]]:
     """A router that serves HTTP, and its base URL; on leaving it stops gracefully.
 
     Raises `JournalError`, and `UsageError` where the address cannot be bound.
     """
-    router = Router(config, engines)
+    router = Router(config, engines, turns=turns)
     await router.start()
     runner = web.AppRunner(Server(router, tokenizer).application(), handler_cancellation=True, access_log=None)
     try:

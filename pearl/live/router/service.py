@@ -25,6 +25,7 @@ from pearl.live.router.pool import Pool, drain_worker, replace_pool
 from pearl.live.router.pool_wire import pool_from_json, pool_to_text
 from pearl.live.router.runner import Runner
 from pearl.live.router.ticket import Ending, Ticket
+from pearl.live.router.turns import IgnoreTurns, TurnListener, TurnTimer
 
 ACCEPTED_WITHIN_S = 0.005
 """When an acceptance is in the journal: often together with the first token, which comes about this soon."""
@@ -53,6 +54,7 @@ class Router:
         config: RouterConfig,
         engines: EngineFactory,
         *,
+        turns: TurnListener | None = None,
         now_s: Callable[[], float] = time.monotonic,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +62,7 @@ class Router:
         self.metrics = Metrics()
         self.stopping = False
         self._make_engine = engines
+        self._turns = turns or IgnoreTurns()
         self._unix_s = unix_s
         self._now_s = now_s
         self._dispatcher = Dispatcher(slots=config.slots_per_worker, now_s=now_s)
@@ -90,7 +93,9 @@ class Router:
             self._use(pool_from_json(json.loads(document)))
         records = store.unfinished()
         for record in records:
-            self._begin(self._restored(record, keep=True))
+            ticket = self._restored(record, keep=True)
+            self._turns.resumed(ticket)
+            self._begin(ticket)
         log("started", resumed=len(records), epoch=self.pool.epoch)
         self._spawn(self._sweep())
 
@@ -147,12 +152,14 @@ class Router:
             call=call,
             generation=self._generation(call),
             accepted_unix_s=self._unix_s(),
+            timer=TurnTimer(since_s=self._now_s()),
             keep=request_id is not None,
         )
         entry = Accept(id=ticket.id, call=call.to_json(), accepted_unix_s=ticket.accepted_unix_s)
         self._journal.add(entry, within_s=ACCEPTED_WITHIN_S)
         self.metrics.count("pearl_router_requests_accepted_total")
         log("accepted", request_id=ticket.id, prompt=len(call.prompt), max_tokens=call.sampling.max_tokens)
+        self._turns.asked(ticket)
         self._begin(ticket)
         return ticket
 
@@ -163,8 +170,14 @@ class Router:
         call = Call.from_json(record.call)
         generation = self._generation(call)
         generation.restore(_segment(entry) for entry in record.segments)
+        ago_s = max(0.0, self._unix_s() - record.accepted_unix_s)
         ticket = Ticket(
-            id=record.id, call=call, generation=generation, accepted_unix_s=record.accepted_unix_s, keep=keep
+            id=record.id,
+            call=call,
+            generation=generation,
+            accepted_unix_s=record.accepted_unix_s,
+            timer=TurnTimer(since_s=self._now_s() - ago_s),
+            keep=keep,
         )
         ticket.publish(len(generation.token_ids))
         if record.ending:
@@ -197,6 +210,7 @@ class Router:
 
     def _end(self, ticket: Ticket, ending: Ending) -> None:
         self._open.pop(ticket.id, None)
+        self._turns.done(ticket, ending)
         ticket.end(ending)
         outcome = ending.finish.value if ending.finish else ending.code
         seconds = self._unix_s() - ticket.accepted_unix_s

@@ -12,6 +12,7 @@ from pearl.live.protocol import FinishReason
 from pearl.live.router.call import Call
 from pearl.live.router.choose import Stage
 from pearl.live.router.generation import Generation
+from pearl.live.router.turns import TurnTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Ticket:
     call: Call
     generation: Generation
     accepted_unix_s: float
+    timer: TurnTimer
     keep: bool
     """Whether it goes on when nobody waits: its client chose the id, and can come back with it."""
     stage: Stage = Stage.PROMPT

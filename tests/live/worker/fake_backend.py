@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pearl.live.engine.backend import Counters, Output
+from pearl.live.engine.backend import Counters, EngineFacts, Output
+from pearl.live.engine.steps import EngineStep
 from pearl.live.protocol import EngineFailedError, FinishReason, Sampling
 
 
@@ -27,6 +28,7 @@ class FakeBackend:
     aborted: set[str] = field(default_factory=set)
     kv_params: list[Mapping[str, Any] | None] = field(default_factory=list)
     budgets: list[int] = field(default_factory=list)
+    steps: list[EngineStep] = field(default_factory=list)
 
     async def generate(
         self, leg: str, prompt: Sequence[int], sampling: Sampling, kv_params: Mapping[str, Any] | None
@@ -93,6 +95,13 @@ class FakeBackend:
 
     def counters(self) -> Counters:
         return Counters(computed=0, cached=0, transferred=0, kv_usage=0.0)
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts(gpu="none", kv_tokens=4096, kv_bytes_per_token=64.0)
+
+    def take_steps(self) -> tuple[EngineStep, ...]:
+        steps, self.steps = tuple(self.steps), []
+        return steps
 
     def shutdown(self) -> None:
         self.log.append("shutdown")
