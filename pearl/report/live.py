@@ -15,6 +15,8 @@ HEADLINE = {
     "keep": "keep {configuration}",
     "infeasible": "infeasible; {configuration} is kept",
     "limit": "no answer within the time limit; {configuration} is kept",
+    "bootstrap": "the reserved workers start",
+    "failed": "no decision; workers that must leave do, all others stay",
 }
 _STATE_HEAD = ("WORKER", "NODE", "ZONE", "ROLE", "STATUS", "WEIGHTS", "")
 
@@ -92,26 +94,36 @@ def decision_text(decision: Json, plan: Json | None) -> str:
 
 
 def _headline(document: Json) -> Iterator[str]:
-    if error := document.get("error"):
-        yield f"{document.get('id')} {clock(document.get('at_unix_s'))}: no decision: {error}"
-        return
     decision, predicted = document.get("decision") or {}, document.get("predicted") or {}
     head = HEADLINE.get(str(decision.get("outcome")), "{configuration}")
     text = head.format(configuration=decision.get("configuration"))
-    counts = decision.get("counts") or {}
-    yield (
-        f"{document.get('id')} {clock(document.get('at_unix_s'))}, after {_cause(document)}: {text} "
-        f"({counts.get('borrowed', 0)} borrowed, {counts.get('inactive', 0)} inactive)"
-    )
+    if counts := decision.get("counts"):
+        text += f" ({counts.get('borrowed', 0)} borrowed, {counts.get('inactive', 0)} inactive)"
+    shadow = "; shadow: nothing is done" if document.get("shadow") else ""
+    yield f"{document.get('id')} {clock(document.get('at_unix_s'))}, after {_cause(document)}: {text}{shadow}"
     if forced := decision.get("forced_by"):
         yield f"  forced by {', '.join(forced)}"
     if predicted.get("makespan_s") is not None:
         yield f"  predicted makespan {predicted['makespan_s']:.1f} s; {_against(predicted)}"
+    yield f"  policy {_name(document.get('policy'))}; {_known(document)}"
+
+
+def _name(policy: object) -> object:
+    return policy.get("name") if isinstance(policy, Mapping) else policy
+
+
+def _known(document: Json) -> str:
+    error = document.get("calibration_error")
+    measured = "no batch measured yet" if error is None else f"predictions are off by {error:.0%}"
+    seconds = document.get("seconds")
+    return measured if seconds is None else f"{measured}; decided in {1000 * seconds:.0f} ms"
 
 
 def _cause(document: Json) -> str:
     event = document.get("event")
-    return str(event.get("kind") if isinstance(event, Mapping) else event or "an event")
+    if not isinstance(event, Mapping):
+        return "the start"
+    return f"event {event.get('seq')}, {event.get('kind')}"
 
 
 def _against(predicted: Json) -> str:

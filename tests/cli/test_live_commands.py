@@ -37,7 +37,11 @@ STATE = {
 DECISION = {
     "id": "d-000012",
     "at_unix_s": 1_700_000_000.0,
-    "event": {"kind": "batch_started", "seq": 40},
+    "event": {"kind": "batch_started", "seq": 40, "workers": []},
+    "policy": {"name": "pearl", "sha256": "0"},
+    "shadow": False,
+    "calibration_error": 0.05,
+    "seconds": 0.0274,
     "plan": "p-000007",
     "decision": {
         "outcome": "switch",
@@ -181,8 +185,10 @@ def test_explain_the_newest_decision(stub: StubController, capsys: pytest.Captur
     }
     assert run(["explain"]) == 0
     assert capsys.readouterr().out == (
-        "d-000012 2023-11-14 22:13:20Z, after batch_started: switch to 1P2D (0 borrowed, 0 inactive)\n"
+        "d-000012 2023-11-14 22:13:20Z, after event 40, batch_started: switch to 1P2D (0 borrowed,"
+        " 0 inactive)\n"
         "  predicted makespan 100.0 s; staying 120.0 s; turned down 2P1D at 99.0 s\n"
+        "  policy pearl; predictions are off by 5%; decided in 27 ms\n"
         "\n"
         "Why\n"
         "  best  1P2D is predicted 20.0 s sooner\n"
@@ -208,11 +214,19 @@ def test_nothing_to_explain(stub: StubController, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "error: no decision 'd-9'\n"
 
 
-def test_a_tick_that_failed_is_explained_as_such(stub: StubController, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = {"id": "d-3", "at_unix_s": None, "error": "none of the policy's solvers is available", "plan": None}
-    stub.answers["GET /decisions/d-3"] = (200, failed)
+def test_a_tick_that_failed_and_the_first_start(stub: StubController, capsys: pytest.CaptureFixture[str]) -> None:
+    reason = {"code": "failed", "text": "SolverUnavailableError: none is here", "data": {}}
+    failed = {"id": "d-3", "at_unix_s": None, "event": {"seq": 2, "kind": "operator"}, "plan": None, "shadow": True,
+              "decision": {"outcome": "failed", "reasons": [reason]}}  # fmt: skip
+    first = {"id": "d-1", "at_unix_s": None, "event": None, "plan": None,
+             "decision": {"outcome": "bootstrap", "reasons": []}}  # fmt: skip
+    stub.answers |= {"GET /decisions/d-3": (200, failed), "GET /decisions/d-1": (200, first)}
     assert run(["explain", "d-3"]) == 0
-    assert "no decision: none of the policy's solvers is available" in capsys.readouterr().out
+    assert run(["explain", "d-1"]) == 0
+    out = capsys.readouterr().out
+    assert "after event 2, operator: no decision; workers that must leave do, all others stay; shadow: nothing" in out
+    assert "failed  SolverUnavailableError: none is here" in out
+    assert "after the start: the reserved workers start" in out
 
 
 def test_drain_and_undo(stub: StubController, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,9 +30,14 @@ def _recorded(world: Situation, rules: Policy, batches: int = 3) -> tuple[Teleme
 
     heard: list[Telemetry] = []
     record = Observer.record
+
+    def overheard(observer: Observer, telemetry: Telemetry) -> None:
+        heard.append(telemetry)
+        record(observer, telemetry)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Observer, "reads_turns", True)
-        patch.setattr(Observer, "record", lambda self, r: (heard.append(r), record(self, r))[0])
+        patch.setattr(Observer, "record", overheard)
         run_experiment(
             Experiment(
                 world=world,
@@ -112,7 +117,7 @@ def test_nothing_recorded_is_nothing_decided(rules: Policy) -> None:
 
 def test_the_command(telemetry: tuple[Telemetry, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.jsonl"
-    file.write_text("".join(telemetry_lines(record for record in telemetry if record.step == 0)))
+    file.write_text("".join(telemetry_lines(record for record in telemetry if getattr(record, "step", 0) == 0)))
     assert run(["replay", str(file), "--scenario", "qwen3-8b-swe", "--solver", "enumerate"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("pearl on run.jsonl: 2 decisions, ")
