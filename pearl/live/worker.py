@@ -128,6 +128,8 @@ class WorkerActor:
             await asyncio.wait({self._starting})
         if self._engine is not None:
             await self._engine.aclose()
+        if self._ports is not None:
+            self._ports.close()
 
     def _started(self) -> Engine:
         if self._engine is None:
@@ -343,7 +345,7 @@ class RayEngines:
 
 
 def _unwrap_control(error: Exception, worker: str) -> Exception:
-    """As `_unwrap`, but an actor that Ray cannot reach now is not lost: unlike a leg, a control call can be repeated."""
+    """As `_unwrap`, but an actor out of Ray's reach is not lost: a control call can be repeated, unlike a leg."""
     from ray.exceptions import ActorUnavailableError
 
     if isinstance(error, ActorUnavailableError):

@@ -152,8 +152,8 @@ class ZoneSpec(Spec):
     cpus: Number = 1.0
     """CPUs that Ray sets aside for a worker."""
     gpus: Number | None = None
-    """GPUs that Ray sets aside for a worker; by default `tensor_parallel` on cuda, and 0 on cpu and in zone overlap,
-    where the trainer's own processes hold them."""
+    """GPUs that Ray sets aside for a worker; by default `tensor_parallel` on cuda, and 0 on cpu. A share, such as 0.5,
+    in zone overlap, where the trainer's processes take the rest of the same GPU."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -21,6 +21,8 @@ class EngineConfig:
     device: DeviceProfile
     kv_port: int
     """Side channel of the KV transfer, one per engine on a host."""
+    kv_port_count: int = 1
+    """Ports from `kv_port` on that the worker may choose from."""
     kv_host: str = "127.0.0.1"
     kv_cache_bytes: int | None = None
     """Size of the KV cache; None lets vLLM measure, which reads wrong figures on many CPU hosts."""
@@ -39,6 +41,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         checks = {
             "kv_port": (0 < self.kv_port < 1 << 16, "1 to 65535"),
+            "kv_port_count": (
+                self.tensor_parallel <= self.kv_port_count <= (1 << 16) - self.kv_port or self.kv_port_count == 1,
+                "at least tensor_parallel, and none past 65535",
+            ),
             "kv_cache_bytes": (self.kv_cache_bytes is None or self.kv_cache_bytes > 0, "a positive number"),
             "max_model_tokens": (self.max_model_tokens > 1, "at least 2"),
             "max_sequences": (self.max_sequences > 0, "at least 1"),
