@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from pearl.core.telemetry import ArrivalRecord, EngineRecord, Life, Stage, StepRecord, Telemetry, TurnRecord
+from pearl.core.telemetry import ArrivalRecord, EngineRecord, Life, Stage, StepKind, StepRecord, Telemetry, TurnRecord
 from pearl.live.protocol import EngineError
 from pearl.live.router.ticket import Ending, Ticket
 
@@ -20,8 +20,8 @@ MAX_SESSIONS = 100_000
 """Sessions remembered, as many as the router keeps homes of; the least recently used one gives its place up."""
 IDLE_SESSION_S = 900.0
 """Outside of batches nobody says that a trajectory is over: one that was silent for this long is taken to be."""
-STEPS_PER_POLL = 128
-"""Steps kept of a worker at each poll, evenly spaced: a fit needs hundreds a rollout step; engines take thousands."""
+STEPS_PER_POLL = 32
+"""Steps kept of a worker and a kind at each poll, evenly spaced: a fit needs hundreds a rollout step of all workers."""
 
 _T = TypeVar("_T")
 
@@ -286,11 +286,14 @@ async def poll_steps(
 ) -> tuple[StepRecord, ...]:
     """What the engines did since the last poll, as of rollout step `step`; workers that do not answer are left out.
 
-    `offset_s` takes wall-clock seconds to the controller's clock. At most `most` steps of each worker.
+    `offset_s` takes wall-clock seconds to the controller's clock. At most `most` steps of each worker and kind.
     """
     answers = await asyncio.gather(*(_steps_of(worker) for worker in workers.values()))
     return tuple(
-        replace(record, at_s=record.at_s + offset_s, step=step) for answer in answers for record in evenly(answer, most)
+        replace(record, at_s=record.at_s + offset_s, step=step)
+        for answer in answers
+        for kind in StepKind
+        for record in evenly([record for record in answer if record.kind is kind], most)
     )
 
 
