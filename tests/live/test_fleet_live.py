@@ -102,8 +102,9 @@ def test_two_workers_start_on_their_nodes_and_each_starts_one_engine(rig: Rig) -
         engines = psutil.Process(first.pid).children(recursive=True)
         assert len(engines) == len([e for e in engines if "EngineCore" in e.name()]) == 1
 
+    workers = placed(rig)
+
     async def main() -> None:
-        workers = placed(rig)
         await asyncio.gather(*(start(workers[worker_id]) for worker_id in ("node-0/0", "spot-0/0")))
 
     began_s = time.monotonic()
