@@ -86,14 +86,17 @@ def policy_option(function: CommandT) -> CommandT:
 
 def set_option(function: CommandT) -> CommandT:
     """`--set`, repeatable, given as `sets: Mapping[str, str]`."""
-    return click.option(
-        "--set",
-        "sets",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_read_sets,
-        help="Override a parameter of the policy; repeatable.",
-    )(function)
+    return _sets_option(function, "--set", "sets", "Override a parameter of the policy; repeatable.")
+
+
+def cluster_set_option(function: CommandT) -> CommandT:
+    """`--cluster-set`, repeatable, given as `cluster_sets: Mapping[str, str]`."""
+    help = "Override a value of the cluster file by its path (limits.drain=10s); repeatable."
+    return _sets_option(function, "--cluster-set", "cluster_sets", help)
+
+
+def _sets_option(function: CommandT, flag: str, parameter: str, help: str) -> CommandT:
+    return click.option(flag, parameter, multiple=True, metavar="NAME=VALUE", callback=_read_sets, help=help)(function)
 
 
 def solver_option(function: CommandT) -> CommandT:

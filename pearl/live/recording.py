@@ -11,6 +11,8 @@ from pearl.core.telemetry import Telemetry
 from pearl.errors import Fault, InputError
 from pearl.live.cluster.model import LiveCluster
 from pearl.live.control.store import AddEvent, ControlStore
+from pearl.live.preview import file_nodes, opening
+from pearl.planning import apply_plan
 from pearl.tracking.jsonl import parse_telemetry
 
 STORE_FILE = "controller.db"
@@ -36,35 +38,17 @@ def read_store(path: Path) -> tuple[tuple[Telemetry, ...], tuple[Event, ...]]:
 
 
 def opening_state(cluster: LiveCluster) -> ClusterState:
-    """The pool of a cluster file that names its nodes, as `pearl serve` starts it: reserved workers serve, colocated.
+    """The pool of a cluster file that names its nodes, once its reserved workers serve.
 
     Raises `InputError` where the nodes are Ray's to name.
     """
-    if not cluster.ray.nodes:
+    nodes = file_nodes(cluster)
+    if not nodes:
+        message = f"cluster {cluster.name!r} joins a Ray cluster: its nodes are not known"
         hint = "use --scenario, or a cluster with `ray.address: local` and its nodes"
-        raise InputError(
-            Fault(message=f"cluster {cluster.name!r} joins a Ray cluster: its nodes are not known", hint=hint)
-        )
-    return ClusterState(
-        workers=tuple(
-            _opening_worker(f"{node.name}/{index}", node.name, node.zone, cluster.engine.tensor_parallel)
-            for node in cluster.ray.nodes
-            for index in range(node.workers)
-        )
-    )
-
-
-def _opening_worker(worker_id: str, node: str, zone: Zone, gpus: int) -> Worker:
-    serves = zone is Zone.RESERVED
-    return Worker(
-        id=worker_id,
-        node=node,
-        zone=zone,
-        role=Role.COLOCATED if serves else Role.INACTIVE,
-        status=Status.ACTIVE if serves else Status.INACTIVE,
-        gpus=gpus,
-        started=serves,
-    )
+        raise InputError(Fault(message=message, hint=hint))
+    state, plan = opening(cluster, nodes)
+    return apply_plan(state, plan)
 
 
 def _rows(store: ControlStore) -> list[AddEvent]:
