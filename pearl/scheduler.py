@@ -138,6 +138,10 @@ class ElasticScheduler:
         self._settled: dict[Change, tuple[int, float]] = {}
         self._target: Counts | None = None
 
+    def use(self, policy: Policy, solver: Solver) -> None:
+        """Decide by another policy from the next tick on; what was changed when is still known."""
+        self._policy, self._solver = policy, solver
+
     def on_event(self, event: Event) -> None:
         """One tick."""
         now_s = self._clock.now_s()

@@ -37,8 +37,9 @@ class _Histogram:
 
 @dataclass(slots=True)
 class Metrics:
-    """What the router counted. Names are those of `HELP`."""
+    """What was counted. Names are those of `help`, the router's unless others are given."""
 
+    help: Mapping[str, str] = field(default_factory=lambda: HELP)
     _counters: dict[str, dict[Labels, float]] = field(default_factory=dict)
     _histograms: dict[str, _Histogram] = field(default_factory=dict)
 
@@ -63,10 +64,10 @@ class Metrics:
         lines: list[str] = []
         for kind, families in (("counter", self._counters), ("gauge", gauges)):
             for name, series in sorted(families.items()):
-                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} {kind}"]
+                lines += [f"# HELP {name} {self.help[name]}", f"# TYPE {name} {kind}"]
                 lines += [f"{name}{_labels(key)} {_number(value)}" for key, value in sorted(series.items())]
         for name, histogram in sorted(self._histograms.items()):
-            lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram", *_buckets(name, histogram)]
+            lines += [f"# HELP {name} {self.help[name]}", f"# TYPE {name} histogram", *_buckets(name, histogram)]
         return "\n".join(lines) + "\n"
 
 

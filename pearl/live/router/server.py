@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from pydantic_core import to_json
 from pearl.errors import InputError, UsageError
 from pearl.live.journal import JournalError
 from pearl.live.protocol import EngineFactory, Tokenizer
+from pearl.live.router.admin import Extension, Mount, authorise
 from pearl.live.router.answer import AnswerStream, error_body, refused, whole_answer
 from pearl.live.router.call import Delivery, Kind, RefusedError, read_call, read_deadline_s, read_json, refuse_faults
 from pearl.live.router.config import RouterConfig
@@ -47,8 +47,9 @@ class DrainBody(BaseModel):
 class Server:
     """The routes of one router."""
 
-    def __init__(self, router: Router, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, router: Router, tokenizer: Tokenizer | None, extension: Extension | None = None) -> None:
         self._router = router
+        self._extension = extension
         self._config = router.config
         self._tokenizer = tokenizer
 
@@ -61,6 +62,9 @@ class Server:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/pearl/v1/pool", self._get_pool)
+        if self._extension is not None:
+            app.router.add_routes(self._extension.routes)
+            return app
         app.router.add_put("/pearl/v1/pool", self._put_pool)
         app.router.add_post("/pearl/v1/drain", self._drain)
         return app
@@ -153,6 +157,8 @@ class Server:
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
         text = self._router.metrics.text(self._router.gauges())
+        if self._extension is not None:
+            text += self._extension.metrics()
         return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     # what the controller uses
@@ -185,12 +191,7 @@ class Server:
         return web.json_response(asdict(await self._router.drain(body.worker, deadline_s=body.deadline_s)))
 
     def _authorise(self, request: web.Request) -> None:
-        token = self._config.admin_token
-        if token is None:
-            raise RefusedError(403, "no_admin", "this router was started without an admin token: admin routes are shut")
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise RefusedError(401, "unauthorised", "admin routes need 'Authorization: Bearer <admin token>'")
+        authorise(request, self._config.admin_token)
 
     @web.middleware
     async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -228,27 +229,39 @@ async def running_router(
     *,
     tokenizer: Tokenizer | None = None,
     turns: TurnListener | None = None,
+    mount: Mount | None = None,
 ) -> AsyncIterator[tuple[Router, str]]:
     """A router that serves HTTP, and its base URL; on leaving it stops gracefully.
 
+    `mount` makes a controller's part of the service; it is left before the router stops.
+
     Raises `JournalError`, and `UsageError` where the address cannot be bound.
     """
-    router = Router(config, engines, turns=turns)
-    await router.start()
-    runner = web.AppRunner(Server(router, tokenizer).application(), handler_cancellation=True, access_log=None)
-    try:
-        await runner.setup()
-        site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+    async with AsyncExitStack() as stack:
+        router = Router(config, engines, turns=turns)
+        await router.start()
+        stack.push_async_callback(router.stop)
+        extension = await stack.enter_async_context(mount(router)) if mount else None
+        app = Server(router, tokenizer, extension).application()
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         try:
-            await site.start()
-        except OSError as e:
-            raise UsageError(f"router: cannot listen on {config.host}:{config.port}: {e.strerror or e}") from None
-        host, port = runner.addresses[0][:2]
-        shown = f"[{host}]" if ":" in host else host
-        yield router, f"http://{shown}:{port}"
-    finally:
-        await router.stop()
-        await runner.cleanup()
+            yield router, await _listen(runner, config)
+        finally:
+            await stack.aclose()
+            await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, config: RouterConfig) -> str:
+    """Serve, and return the base URL."""
+    await runner.setup()
+    site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+    try:
+        await site.start()
+    except OSError as e:
+        raise UsageError(f"router: cannot listen on {config.host}:{config.port}: {e.strerror or e}") from None
+    host, port = runner.addresses[0][:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 async def serve(

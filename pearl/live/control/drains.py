@@ -1,0 +1,97 @@
+"""An operator's drains: a worker that must leave until the operator takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from pearl.core.cluster import Status, Worker, Zone
+from pearl.core.event import Event, EventKind
+from pearl.errors import UsageError
+from pearl.live.control.documents import compact
+from pearl.live.control.ledger import Ledger, Record
+from pearl.live.control.store import ControlStore, Fact, SetFact
+
+
+class Drains:
+    """Which workers an operator drains; on the event loop alone.
+
+    The mark on a worker is the same as under a reclaim notice; what is kept here tells them apart, so that taking a
+    drain back does not undo a reclaim, and the end of training does not undo a drain.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ControlStore,
+        ledger: Ledger,
+        raise_event: Callable[[Event], int],
+        training: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._raise_event = raise_event
+        self._training = training
+        self._moved = asyncio.Event()
+        self.workers: frozenset[str] = frozenset(json.loads(store.fact(Fact.DRAINS) or "[]"))
+        ledger.listen(self._look)
+
+    def heard(self, _: int, event: Event) -> None:
+        """An event was accepted: it may concern a worker that is drained."""
+        match event.kind:
+            case EventKind.RECLAIM_NOTICE if event.within_s is not None:
+                self._become(self.workers - frozenset(event.workers))
+            case EventKind.GPUS_LOST:
+                self._become(self.workers - frozenset(event.workers))
+            case EventKind.TRAINING_FINISHED if kept := self.workers & self._ledger.state.by_id.keys():
+                self._ledger.happen(Event(kind=EventKind.RECLAIM_NOTICE, workers=tuple(sorted(kept))))
+            case _:
+                pass
+
+    async def drain(self, worker_id: str, *, deadline_s: float) -> None:
+        """Let a worker leave, and wait until it has: its engine ended, or, in the overlap zone, asleep.
+
+        Raises `UsageError` for an unknown worker, and `TimeoutError` at the deadline; it then still leaves.
+        """
+        worker = self._worker(worker_id)
+        if not worker.must_leave:
+            self._become(self.workers | {worker_id})
+            self._raise_event(Event(kind=EventKind.RECLAIM_NOTICE, workers=(worker_id,)))
+        async with asyncio.timeout(deadline_s):
+            while not _left(self._ledger.state.workers, worker_id):
+                await self._moved.wait()
+
+    def undo(self, worker_id: str) -> bool:
+        """Take a drain back; returns whether there was one. Raises `UsageError` for an unknown worker."""
+        worker = self._worker(worker_id)
+        if worker_id not in self.workers:
+            return False
+        self._become(self.workers - {worker_id})
+        if not (worker.zone is Zone.OVERLAP and self._training()):
+            self._ledger.put(replace(worker, must_leave=False, leave_within_s=None))
+        self._raise_event(Event(kind=EventKind.OPERATOR, workers=(worker_id,)))
+        return True
+
+    def _worker(self, worker_id: str) -> Worker:
+        worker = self._ledger.state.by_id.get(worker_id)
+        if worker is None:
+            raise UsageError(f"no worker {worker_id!r} is in the state")
+        return worker
+
+    def _become(self, workers: frozenset[str]) -> None:
+        if workers != self.workers:
+            self._store.write(SetFact(fact=Fact.DRAINS, document=compact(sorted(workers))))
+            self.workers = workers
+
+    def _look(self, _: Record) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+
+def _left(workers: Iterable[Worker], worker_id: str) -> bool:
+    worker = next((worker for worker in workers if worker.id == worker_id), None)
+    if worker is None or not worker.started:
+        return True
+    return worker.zone is Zone.OVERLAP and worker.status is Status.INACTIVE
