@@ -50,7 +50,11 @@ $(LIVE_VENV)/.live: pyproject.toml .ci/live_requirements.py
 	touch $@
 
 live: $(LIVE_VENV)/.live
-	$(LIVE_VENV)/bin/python -m pytest -m live tests/live
+	$(LIVE_VENV)/bin/python -m pytest -m "live and not gpu" tests/live
+
+# On a machine with a GPU: VENV is one with `pip install -e ".[live,test]"`.
+test-gpu:
+	$(VENV)/bin/python -m pytest -rs -m gpu tests/live/gpu
 
 demo-live: $(LIVE_VENV)/.live
 	$(LIVE_VENV)/bin/python -m pearl.live.demo $(ARGS)
