@@ -38,6 +38,8 @@ class EngineTracker:
 
     prior: EngineProfile | None = None
     half_life_steps: float = HALF_LIFE_STEPS
+    step_records: int = STEP_RECORDS
+    """Records of each kind that are kept of a rollout step; the time of a fit grows with them."""
     steps: Mapping[int, tuple[StepRecord, ...]] = field(default_factory=dict)
     """Engine steps of warm workers, by rollout step."""
     transfers: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
@@ -58,8 +60,10 @@ class EngineTracker:
         kept = {step for step in (*steps, *transfers) if self._weight(last - step) >= LEAST_WEIGHT}
         return replace(
             self,
-            steps={step: _thinned(part) for step, part in steps.items() if step in kept},
-            transfers={step: _evenly(sorted(part)) for step, part in transfers.items() if step in kept},
+            steps={step: _thinned(part, self.step_records) for step, part in steps.items() if step in kept},
+            transfers={
+                step: _evenly(sorted(part), self.step_records) for step, part in transfers.items() if step in kept
+            },
             warmed=warmed,
             engine=next((r for r in reversed(ordered) if isinstance(r, EngineRecord)), self.engine),
         )
@@ -154,15 +158,15 @@ def _merged(old: Mapping[int, tuple[_T, ...]], new: Mapping[int, tuple[_T, ...]]
     return {step: (*old.get(step, ()), *new.get(step, ())) for step in sorted(old.keys() | new.keys())}
 
 
-def _thinned(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """At most `STEP_RECORDS` of each kind, spread evenly over what the steps' times depend on."""
+def _thinned(records: tuple[StepRecord, ...], most: int) -> tuple[StepRecord, ...]:
+    """At most `most` of each kind, spread evenly over what the steps' times depend on."""
     ordered = sorted(records, key=_sizes)
-    return tuple(r for kind in StepKind for r in _evenly([r for r in ordered if r.kind is kind]))
+    return tuple(r for kind in StepKind for r in _evenly([r for r in ordered if r.kind is kind], most))
 
 
-def _evenly(ordered: Sequence[_T]) -> tuple[_T, ...]:
-    surplus = len(ordered) > STEP_RECORDS
-    return tuple(ordered[i * len(ordered) // STEP_RECORDS] for i in range(STEP_RECORDS)) if surplus else tuple(ordered)
+def _evenly(ordered: Sequence[_T], most: int) -> tuple[_T, ...]:
+    surplus = len(ordered) > most
+    return tuple(ordered[i * len(ordered) // most] for i in range(most)) if surplus else tuple(ordered)
 
 
 def _sizes(record: StepRecord) -> tuple[int, int, int, int, float]:
