@@ -74,8 +74,8 @@ def set_(name: str, sets: Mapping[str, str], state: Path, url: str | None) -> No
     from pearl.policy.load import load_policy
 
     found = load_policy(name, sets=sets)
-    answer = find_controller(state, url).set_policy(text=_one_text(found, with_sets=bool(sets)), name=found.name)
-    click.echo(f"policy {answer.get('policy', found.name)} is in force")
+    find_controller(state, url).set_policy(text=_one_text(found, with_sets=bool(sets)), name=name)
+    click.echo(f"policy {found.name} is in force")
 
 
 def _one_text(found: Policy, *, with_sets: bool) -> str:

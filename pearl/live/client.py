@@ -35,6 +35,7 @@ CONNECT_S = 5.0
 LONGEST_S = 86_400.0
 LONGEST_ANSWER_BYTES = 64 << 20
 """The longest listing of the API is far below; past this it is not the API that answers."""
+UNAVAILABLE = 503
 _CHUNK_BYTES = 1 << 16
 
 Json = dict[str, Any]
@@ -65,11 +66,15 @@ class RejectedError(ClientError):
 
     exit_code = 2
 
-    def __init__(self, message: str, *, status: int, code: str, faults: tuple[str, ...] = ()) -> None:
-        super().__init__("\n".join((message, *faults)))
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
-        self.faults = faults
+
+    @property
+    def passing(self) -> bool:
+        """Whether the controller only stops or starts now: asked again, under the same key, it will answer."""
+        return self.status == UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,7 @@ class AdminClient:
         return self.call("POST", "/drain", {"worker": worker, "undo": True})
 
     def set_policy(self, *, text: str, name: str) -> Json:
-        """Decide by another policy from now on."""
+        """Decide by another policy from now on; `name` is what messages call the text."""
         return self.call("PUT", "/policy", {"text": text, "name": name})
 
     def stop(self, *, workers: bool) -> Json:
@@ -229,9 +234,7 @@ class AdminClient:
         if status == 401:
             hint = f"the token is in STATE_DIR/token of the controller, or in its {TOKEN_VARIABLE}"
             return UnauthorisedError(f"{self.url}: {message} ({hint})")
-        faults = fields.get("faults")
-        shown = tuple(str(fault) for fault in faults) if isinstance(faults, list) else ()
-        return RejectedError(message, status=status, code=str(fields.get("code") or status), faults=shown)
+        return RejectedError(message, status=status, code=str(fields.get("code") or status))
 
 
 def _left_s(until_s: float) -> float:

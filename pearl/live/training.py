@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from pearl.errors import Fault, UsageError
-from pearl.live.client import ANSWER_S, AdminClient, Json, NotRunningError
+from pearl.live.client import ANSWER_S, LONGEST_S, AdminClient, Json, NotRunningError, RejectedError
 
 RETRY_FIRST_S = 0.2
 """First pause before a call is repeated; it doubles up to `RETRY_LONGEST_S`."""
 RETRY_LONGEST_S = 2.0
 RESTART_S = 60.0
 """How long a controller may be away: a restart that finds dozens of workers takes seconds."""
-UNNAMED_DEADLINE_S = 900.0
-"""Bound on a call whose deadline is the cluster's own: beyond any limit that a cluster file would set for it."""
+UNNAMED_DEADLINE_S = 3600.0
+"""Bound on a call without a deadline: the controller's own is an hour at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,9 @@ class Trainer:
             called_s = time.monotonic()
             try:
                 return self.client.call("POST", path, body, key=key, deadline_s=limit_s)
-            except NotRunningError:
+            except (NotRunningError, RejectedError) as e:
+                if isinstance(e, RejectedError) and not e.passing:
+                    raise
                 until_s += time.monotonic() - called_s  # the time in which it was there is no absence
                 if time.monotonic() + pause_s > until_s:
                     raise
@@ -163,8 +165,8 @@ def finish_training(step: int, *, window_s: float | None = None) -> None:
 
 def _given(**fields: float | None) -> dict[str, float]:
     for name, value in fields.items():
-        if value is not None and not 0 <= value < float("inf"):
-            raise UsageError(Fault(message=f"{name} is {value}", expected="seconds, 0 or more"))
+        if value is not None and not 0 < value <= LONGEST_S:
+            raise UsageError(Fault(message=f"{name} is {value}", expected=f"seconds, above 0 and up to {LONGEST_S:g}"))
     return {name: value for name, value in fields.items() if value is not None}
 
 

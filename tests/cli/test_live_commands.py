@@ -260,14 +260,14 @@ spec:
 def test_a_policy_is_sent_whole(
     stub: StubController, tmp_path: Path, parent: str, sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stub.answers["PUT /policy"] = (200, {"policy": "mine"})
+    stub.answers["PUT /policy"] = (200, {"policy": {"name": "mine", "sha256": "0"}})
     parent_text = yaml.safe_dump(dict(load_policy("pearl").document))
     (tmp_path / "parent.yaml").write_text(parent_text)
     (tmp_path / "mine.yaml").write_text(POLICY.replace("PARENT", parent))
     assert run(["policy", "set", "mine.yaml", *sets]) == 0
     assert capsys.readouterr().out == "policy mine is in force\n"
     body = stub.calls[0].body
-    assert body["name"] == "mine"
+    assert body["name"] == "mine.yaml"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "p.yaml").write_text(body["text"])
@@ -283,9 +283,9 @@ def test_a_policy_that_does_not_hold_is_not_sent(stub: StubController, tmp_path:
 
 
 def test_a_built_in_policy_by_name(stub: StubController, capsys: pytest.CaptureFixture[str]) -> None:
-    stub.answers["PUT /policy"] = (400, error("bad_policy", "it does not fit", faults=["policy:1:1: no overlap zone"]))
+    stub.answers["PUT /policy"] = (400, error("bad_policy", "rlboost-plus:1:1: no overlap zone"))
     assert run(["policy", "set", "rlboost-plus"]) == 2
-    assert capsys.readouterr().err == "error: it does not fit\npolicy:1:1: no overlap zone\n"
+    assert capsys.readouterr().err == "error: rlboost-plus:1:1: no overlap zone\n"
 
 
 @pytest.mark.parametrize(("args", "workers"), [([], True), (["--keep-workers"], False)])

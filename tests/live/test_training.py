@@ -75,6 +75,17 @@ def test_a_broken_call_is_repeated_under_the_same_key(stub: StubController) -> N
     assert first == second
 
 
+def test_a_controller_that_stops_is_asked_again(stub: StubController) -> None:
+    def second_time(call: Call) -> tuple[int, object]:
+        if len(stub.calls) == 1:
+            return 503, error("stopping", "ask again once it runs, with the same key")
+        return 200, {"released": ["o/0"]}
+
+    stub.answers["POST /training/begin"] = second_time
+    assert _trainer(stub).begin_training(1).released == ("o/0",)
+    assert stub.calls[0] == stub.calls[1]
+
+
 def test_a_restart_of_the_controller_is_a_delay() -> None:
     with stub_controller() as gone:
         url = gone.url
@@ -104,7 +115,7 @@ def test_a_refusal_is_not_repeated(stub: StubController, status: int, code: str)
     assert (caught.value.status, caught.value.code, len(stub.calls)) == (status, code, 1)
 
 
-@pytest.mark.parametrize("deadline_s", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("deadline_s", [-1.0, 0.0, float("nan"), float("inf")])
 def test_a_deadline_that_cannot_be_one(stub: StubController, deadline_s: float) -> None:
     with pytest.raises(UsageError, match="deadline_s is"):
         _trainer(stub).begin_training(1, deadline_s=deadline_s)
