@@ -20,7 +20,11 @@ _QUANTITIES = {examples[0]: f"{dimension}, `{examples[0]}`" for dimension, examp
 
 def scenario_reference() -> str:
     """Markdown: one table for each part of the document, in the order in which the document leads to them."""
-    schema = scenario_schema()
+    return schema_reference(scenario_schema())
+
+
+def schema_reference(schema: Mapping[str, Any]) -> str:
+    """Markdown of any document's schema, as `scenario_reference`."""
     return "\n".join(line for name in _reachable(schema) for line in _section(name, _part(schema, name), schema))
 
 
@@ -114,6 +118,8 @@ def _kind(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         return f"[{_title(name)}](#{_title(name).lower().replace(' ', '-')})"
     if "examples" in field:
         return _QUANTITIES[field["examples"][0]]
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
     if "const" in field:
         return f"`{field['const']}`"
     options = field.get("anyOf") or field.get("oneOf")

@@ -309,11 +309,11 @@ class ClusterFileSpec(Spec):
     """Directories that model and weights must lie in, relative to this file; its own folder and the state directory
     always count."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
-    """Addresses and ports."""
+    """Where router, admin interface and workers listen."""
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     """Waits of the control plane."""
     router: RouterSpec = Field(default_factory=RouterSpec)
-    """Limits of the router."""
+    """What the router accepts, and how long it waits."""
     state_dir: PathText = "pearl-state"
     """Directory of journal, records and token, relative to where `pearl serve` runs; `--state` overrides it."""
 
