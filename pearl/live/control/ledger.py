@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pearl.core.cluster import ClusterState, Worker
-from pearl.core.event import Event, apply_event
+from pearl.core.cluster import ClusterState, Worker, Zone
+from pearl.core.event import Event, EventKind, apply_event
 from pearl.live.router.pool import Endpoint, Pool
 from pearl.live.worker import URL_SCHEME
 
@@ -26,6 +26,8 @@ class Record:
     """Newest published weight version."""
     oldest: int = 0
     """Oldest weight version that may still generate."""
+    training: bool = False
+    """Whether the trainer holds the overlap zone, workers that join it later included."""
 
     def pool(self) -> Pool:
         """The record as the router takes it."""
@@ -69,8 +71,17 @@ class Ledger:
         self._listeners.append(listener)
 
     def happen(self, event: Event) -> bool:
-        """Apply an event of the outside world; returns whether it changed anything."""
-        return self._become(replace(self._record, state=apply_event(self.state, event)))
+        """Apply an event of the outside world; returns whether it changed anything.
+
+        Overlap workers that join while the trainer holds their zone must leave it like the others.
+        """
+        training = self._training_after(event)
+        added = tuple(
+            replace(worker, must_leave=True) if training and worker.zone is Zone.OVERLAP else worker
+            for worker in event.added
+        )
+        state = apply_event(self.state, replace(event, added=added))
+        return self._become(replace(self._record, state=state, training=training))
 
     def put(self, *workers: Worker) -> bool:
         """Replace these workers in one change; those that are gone by now are left out."""
@@ -85,6 +96,11 @@ class Ledger:
         """New weights exist; workers with older ones than `oldest` serve no more. Versions never go back."""
         latest, oldest = max(latest, self._record.latest), max(oldest, self._record.oldest)
         return self._become(replace(self._record, latest=latest, oldest=oldest))
+
+    def _training_after(self, event: Event) -> bool:
+        if event.kind is EventKind.TRAINING_FINISHED:
+            return self._record.training and bool(event.workers)
+        return self._record.training or (event.kind is EventKind.TRAINING_STARTED and not event.workers)
 
     def _become_workers(self, workers: tuple[Worker, ...]) -> bool:
         if workers == self.state.workers:

@@ -21,6 +21,15 @@ class ControlLimits:
     """A weight update, a sleep or a waking; past this the worker is unfit and leaves the pool."""
     kept_s: float = 5.0
     """KV caches kept for other workers may be pulled for this long before an update or a sleep gives them up."""
+    call_s: float = 30.0
+    """A call that only looks, or sets a field."""
+    stop_s: float = 30.0
+    """Engine and actor have ended by then, or ending them is tried again."""
+    hand_back_s: float = 5.0
+    """Of the time in which a worker must leave, what is kept for ending its engine after its legs; half of it where
+    there is less than twice that."""
+    force_s: float = 10.0
+    """Past its deadline, a worker has this long to fall asleep; then its process ends."""
     release_s: float = 60.0
     """How long a trainer waits for its GPUs where it names no deadline; then the forced path."""
     health_every_s: float = 2.0
