@@ -7,12 +7,14 @@ workers that outlive the controller runs Ray apart and joins it.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from pearl.core.cluster import Zone
-from pearl.errors import Fault, UsageError
+from pearl.errors import Fault, PearlError, UsageError
 from pearl.live.cluster.model import LiveCluster, LocalNode
 from pearl.live.cluster.schema import LOCAL, is_loopback
 from pearl.live.fleet import NODE_LABEL
@@ -42,6 +44,10 @@ _SYSTEM_CONFIG = {
 """A node that is killed is seen to be dead within seconds; with Ray's own settings it takes 15."""
 
 
+class RayStartError(PearlError):
+    """Ray's own processes did not start on this machine."""
+
+
 class EmbeddedRay:
     """A Ray cluster in child processes of this one. Calls block for the seconds that Ray takes; close it in the end."""
 
@@ -50,18 +56,17 @@ class EmbeddedRay:
         from ray.cluster_utils import Cluster
 
         self._cluster = cluster
-        self._ray: Any = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 0,
-                "include_dashboard": False,
-                "object_store_memory": STORE_BYTES,
-                "node_ip_address": LOOPBACK,
-                "labels": {NODE_LABEL: HEAD},
-                "_system_config": _SYSTEM_CONFIG,
-            },
-        )
         self._nodes: dict[str, Any] = {}
+        head = {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": STORE_BYTES,
+            "node_ip_address": LOOPBACK,
+            "labels": {NODE_LABEL: HEAD},
+            "_system_config": _SYSTEM_CONFIG,
+        }
+        with _starting(HEAD):
+            self._ray: Any = Cluster(initialize_head=True, head_node_args=head)
 
     @property
     def address(self) -> str:
@@ -74,21 +79,25 @@ class EmbeddedRay:
         return tuple(self._nodes)
 
     def add_node(self, name: str, zone: Zone, workers: int = 1) -> None:
-        """Start a node that offers workers to a zone; raises `UsageError` where there is one of that name."""
+        """Start a node that offers workers to a zone; raises `UsageError` where there is one of that name.
+
+        Raises `RayStartError` where Ray does not start it.
+        """
         if name in self._nodes or name == HEAD:
             raise UsageError(Fault(message=f"a node {name!r} runs already", expected="a new name"))
         settings = self._cluster.zones[zone]
         if settings.resource is None:
             raise UsageError(Fault(message=f"zone {zone} goes by label", expected="a resource, for a local node"))
-        self._nodes[name] = self._ray.add_node(
-            num_cpus=int(settings.cpus * workers) + SPARE_CPUS,
-            num_gpus=0,
-            resources={settings.resource: workers},
-            object_store_memory=STORE_BYTES,
-            node_ip_address=LOOPBACK,
-            node_name=name,
-            labels={NODE_LABEL: name},
-        )
+        with _starting(name):
+            self._nodes[name] = self._ray.add_node(
+                num_cpus=math.ceil(settings.cpus * workers) + SPARE_CPUS,
+                num_gpus=math.ceil(settings.gpus * workers),
+                resources={settings.resource: workers},
+                object_store_memory=STORE_BYTES,
+                node_ip_address=LOOPBACK,
+                node_name=name,
+                labels={NODE_LABEL: name},
+            )
 
     def remove_node(self, name: str, *, graceful: bool = True) -> None:
         """End a node and all on it; not graceful is how a preemption without notice looks. Idempotent."""
@@ -106,7 +115,8 @@ class EmbeddedRay:
 def connected(cluster: LiveCluster) -> Iterator[EmbeddedRay | None]:
     """Connect this process to the cluster's Ray; gives the embedded one, or None where one was joined.
 
-    Raises `UsageError` where there is none to join. Blocks: enter and leave it off the event loop.
+    Raises `UsageError` where there is none to join, and `RayStartError` where none starts. Blocks for seconds: enter it
+    before the event loop runs, in the main thread.
     """
     if cluster.ray.address != LOCAL:
         _join(cluster.ray.address, cluster.namespace)
@@ -125,6 +135,19 @@ def connected(cluster: LiveCluster) -> Iterator[EmbeddedRay | None]:
         embedded.close()
 
 
+@contextlib.contextmanager
+def _starting(node: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, TimeoutError) as e:
+        hint = "its logs are in /tmp/ray/session_latest/logs"
+        raise RayStartError(f"Ray did not start node {node!r}: {_first_line(e)} ({hint})") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _add_nodes(embedded: EmbeddedRay, nodes: tuple[LocalNode, ...]) -> None:
     for node in nodes:
         embedded.add_node(node.name, node.zone, node.workers)
@@ -137,11 +160,10 @@ def _join(address: str, namespace: str) -> None:
 
     where = {"_node_ip_address": LOOPBACK} if loopback else {}
     try:
-        ray.init(address=address, namespace=namespace, log_to_driver=False, **where)
+        ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING, **where)
     except (ConnectionError, RuntimeError, ValueError) as e:
-        reason = (str(e).splitlines() or [type(e).__name__])[0]
         fault = Fault(
-            message=f"cannot join Ray at {address}: {reason}",
+            message=f"cannot join Ray at {address}: {_first_line(e)}",
             expected="a Ray cluster that runs",
             hint="start one with `ray start --head`, or use ray.address local",
         )

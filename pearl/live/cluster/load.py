@@ -128,7 +128,7 @@ class _Assembly:
             model=model,
             engine=self._engine(),
             profile=profile,
-            zones={zone: self._zone(zone, spec.zones.get(zone) or ZoneSpec()) for zone in Zone},
+            zones={zone: self._zone_of(zone) for zone in Zone},
             workload=workload,
             costs=spec.costs.build(),
             prices=dict(spec.prices),
@@ -184,7 +184,8 @@ class _Assembly:
             arguments=dict(spec.arguments),
         )
 
-    def _zone(self, zone: Zone, spec: ZoneSpec) -> ZoneSettings:
+    def _zone_of(self, zone: Zone) -> ZoneSettings:
+        spec = self._spec.zones.get(zone) or ZoneSpec()
         key, _, value = (spec.label or "").partition("=")
         default_gpus = self._spec.engine.tensor_parallel if self._spec.device == "cuda" else 0
         return ZoneSettings(
@@ -214,6 +215,7 @@ class _Assembly:
     def _contradictions(self, profile: EngineProfile | None) -> Iterator[Fault]:
         """What no part can see alone."""
         yield from self._engine_contradictions(profile)
+        yield from self._local_contradictions()
         yield from self._workload_contradictions()
         spec = self._spec
         if spec.weights.keep <= spec.training.max_staleness + 1:
@@ -235,6 +237,15 @@ class _Assembly:
         if profile is not None and profile.tensor_parallel != engine.tensor_parallel:
             message = f"tensor_parallel {engine.tensor_parallel}, and profile {profile.name!r}"
             yield self._fault(("engine", "tensor_parallel"), message, f"{profile.tensor_parallel}, the profile's")
+
+    def _local_contradictions(self) -> Iterator[Fault]:
+        """Ray counts the GPUs of each local node from the machine's first."""
+        nodes = self._spec.ray.nodes
+        whole = {node.zone for node in nodes if self._zone_of(node.zone).gpus >= 1}
+        if len(nodes) > 1 and whole:
+            message = f"{len(nodes)} local nodes would take the same GPUs"
+            expected = f"one node, or a share below 1 as zones.{min(whole)}.gpus"
+            yield self._fault(("ray", "nodes"), message, expected)
 
     def _workload_contradictions(self) -> Iterator[Fault]:
         workload, training = self._spec.workload, self._spec.training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from pearl.core.source import Span
 from pearl.documents import Document, PathKey, parse_document
 from pearl.errors import Fault, InputError, ScenarioError
+
+_INDEX = re.compile(r"[0-9]{1,6}")
 
 
 def with_sets(document: Document, sets: Mapping[str, str]) -> Document:
@@ -27,7 +30,7 @@ def with_sets(document: Document, sets: Mapping[str, str]) -> Document:
 
 def _with_set(document: Document, name: str, text: str) -> Document:
     file = f"--set {name}"
-    path: PathKey = ("spec", *(int(part) if part.isdecimal() else part for part in name.split(".")))
+    path: PathKey = ("spec", *(int(part) if _INDEX.fullmatch(part) else part for part in name.split(".")))
     value = parse_document(text, file=file, error=ScenarioError)
     data = copy.deepcopy(document.data)
     _put(data, path, value.data, file)

@@ -144,7 +144,22 @@ def test_sets_replace_values_and_say_where_they_are_wrong(tmp_path: Path):
     ]
     assert "--set limits.dran:1:1: unknown key 'dran' (did you mean 'drain'?)" in faults(path, {"limits.dran": "1s"})
     assert faults(path, {"ray.nodes.4.workers": "1"})[0].startswith("--set ray.nodes.4.workers:1:1: ray.nodes has no 4")
+    assert "has no '" in faults(path, {f"ray.nodes.{'9' * 5000}": "1"})[0]
+    assert "unknown key ''" in faults(path, {"": "1"})[0]
+    assert faults(path, {"device.name": "1"})[0].startswith("--set device.name:1:1: device has no 'name' to set")
     assert faults(path, {"limits.drain": ""})[0].startswith("--set limits.drain:1:1: the file is empty")
+
+
+def test_local_nodes_may_share_a_gpu_and_not_take_the_same_one(tmp_path: Path):
+    sets = {"ray.nodes": "[{name: a, zone: reserved}, {name: b, zone: reserved}]"}
+    path = write(tmp_path, ("device: cpu", "device: cuda"))
+    (fault,) = faults(path, sets)
+    assert fault == (
+        "--set ray.nodes:1:1: 2 local nodes would take the same GPUs; expected one node, or a share below 1 as"
+        " zones.reserved.gpus"
+    )
+    assert load_cluster(path, {**sets, "zones": "{reserved: {gpus: 0.5}}"}).zones[Zone.RESERVED].gpus == 0.5
+    assert load_cluster(path).zones[Zone.RESERVED].gpus == 1
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known():
