@@ -7,11 +7,16 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from pearl.cli.fit import fit
 from pearl.core.cluster import Role
 from pearl.core.telemetry import ArrivalRecord, EngineRecord, Stage, StepRecord, Telemetry, TurnRecord
 from pearl.live.engine.steps import EngineStep, StepMeter
@@ -26,6 +31,7 @@ from pearl.live.telemetry import IDLE_SESSION_S, TurnTelemetry, evenly, poll_ste
 from pearl.tracking.jsonl import parse_telemetry, telemetry_lines
 from tests.live.router.rig import call, colocated, config, disaggregated, run
 from tests.live.stub_engine import Misfortune, StubEngine, StubEngines
+from tests.tracking.worlds import ENGINE, engine_steps
 
 
 @dataclass(slots=True)
@@ -177,6 +183,39 @@ def test_records_survive_as_lines() -> None:
             assert parse_telemetry("".join(telemetry_lines(r.sent)), file="x") == tuple(r.sent)
 
     run(work())
+
+
+def test_what_a_live_cluster_writes_is_fitted(tmp_path: Path) -> None:
+    """Turns from the real router over stub engines, and steps of a known engine."""
+    lines: list[str] = []
+
+    async def trajectory(r: Rig, number: int) -> None:
+        context = [number, 1, 2, 3]
+        for _ in range(3):
+            context += await r.ask(context, session=f"t{number}")
+            context += [9, 9, 9]
+            await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        async with rig(disaggregated(["p"], ["d", "e"]), pace_s=0.002) as r:
+            await asyncio.gather(*(trajectory(r, number) for number in range(12)))
+            r.telemetry.batch_ended(3)
+            engine = EngineRecord(worker="d", model="m", gpu="g", kv_tokens=9, kv_bytes_per_token=2.0, at_s=0.0)
+            steps = engine_steps(ENGINE, "d", number=80, rng=Random(1), step=3)
+            lines.extend(telemetry_lines([engine, *r.sent, *steps]))
+
+    run(work())
+    file = tmp_path / "telemetry.jsonl"
+    file.write_text("".join(lines))
+    result = CliRunner().invoke(fit, [str(file)])
+    assert result.exit_code == 0, result.output
+    found = yaml.safe_load(result.output)
+    assert found["workload"]["trajectories"] == 12
+    assert found["workload"]["turns"] == 3
+    assert found["workload"]["first_prompt_tokens"] == 4
+    assert found["workload"]["new_prompt_tokens"] == 3
+    assert found["workload"]["output_tokens"] == 6
+    assert found["engine"]["kv_decode_tokens"] == 9
 
 
 # The timer
