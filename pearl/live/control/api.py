@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
@@ -19,16 +20,18 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from pearl.errors import Fault, InputError, PolicyError, SolverError
+from pearl.errors import Fault, InputError, PearlError, PolicyError, SolverError
 from pearl.live.control import bodies
 from pearl.live.control.controller import Controller
 from pearl.live.control.documents import Document, compact
 from pearl.live.control.intake import ClosedError
 from pearl.live.control.lease import LeaseError
+from pearl.live.control.log import log
 from pearl.live.control.pipeline import StaleError
 from pearl.live.control.progress_log import number_of
 from pearl.live.control.store import AddAnswer, StoreError
 from pearl.live.control.views import decision_view, event_view, plan_view, state_view
+from pearl.live.control.weights import StaleWeightsError
 from pearl.live.router.admin import Extension, authorise
 from pearl.live.router.call import RefusedError, read_json, refuse_faults
 
@@ -272,12 +275,15 @@ async def _answered(work: Awaitable[Answer]) -> Answer:
         return e.status, _refusal(e.code, str(e))
     except TimeoutError as e:
         return 504, _refusal("deadline", str(e) or "the deadline passed; what had begun is taken back")
-    except StaleError as e:
+    except (StaleError, StaleWeightsError) as e:
         return 409, _refusal("stale", str(e))
     except (ClosedError, LeaseError, StoreError) as e:
         return 503, _refusal("unavailable", str(e))
     except (InputError, SolverError) as e:
         return 400, _refusal("bad_request", str(e))
+    except PearlError as e:
+        log("call_failed", level=logging.ERROR, error=f"{type(e).__name__}: {e}")
+        return 500, _refusal("failed", str(e))
 
 
 async def _read(request: web.Request) -> bytes:

@@ -234,23 +234,17 @@ class Controller:
     async def set_policy(self, text: str, *, name: str) -> Policy:
         """Decide by another policy from now on. Raises `PolicyError` with every fault, and `SolverError`."""
         policy, path = await asyncio.to_thread(self._shelf.read, text, name=name)
-        await self.decider.use(policy, choose_solver(policy, None))
+        await self.decider.use(policy, await asyncio.to_thread(choose_solver, policy, None))
         self._shelf.keep(path)
         log("policy_set", policy=policy.name, sha256=policy.sha256)
         self.raise_event(Event(kind=EventKind.OPERATOR))
         return policy
 
-    @property
-    def calibration_error(self) -> float | None:
-        """Moving average of the relative error of predicted makespans; None while nothing was measured."""
-        situation = self.parts.observer.situation(self.parts.ledger.state, self.parts.clock.now_s(), {})
-        return situation.calibration_error
-
     def metrics_text(self) -> str:
         """The control plane's part of the metrics page."""
         gauges = Gauges(
             record=self.parts.ledger.record,
-            calibration_error=self.calibration_error,
+            calibration_error=self.parts.observer.calibration_error,
             lease_term=self.parts.lease.term,
             training=self.trainer.running,
         )

@@ -21,9 +21,11 @@ from typing import Any, Protocol
 from pearl.errors import PearlError
 
 LEASE_S = 15.0
-"""A dead controller is followed after this long: three renewals may fail, each with its own time limit."""
+"""A dead controller is followed after this long: time for two renewals that hang, and one that does not."""
 RENEW_EVERY = 3
-"""Renewals in the life of a lease."""
+"""Renewals in the life of a lease; each may take as long as the pause before it."""
+RETRY_EVERY = 15
+"""Renewals in the life of a lease, once one failed."""
 
 
 class LeaseError(PearlError):
@@ -160,18 +162,20 @@ class Lease:
             await self._within(self.authority.release(self.owner, self.term))
 
     async def _renew(self) -> None:
+        pause_s = self.lease_s / RENEW_EVERY
         while True:
-            await asyncio.sleep(min(self.lease_s / RENEW_EVERY, max(self._until_s - self.now_s(), 0.0)))
+            await asyncio.sleep(min(pause_s, max(self._until_s - self.now_s(), 0.0)))
             asked_s = self.now_s()
             if asked_s >= self._until_s:
                 break
             try:
                 grant = await self._within(self.authority.renew(self.owner, self.term, self.lease_s))
             except LeaseError:
+                pause_s = self.lease_s / RETRY_EVERY
                 continue
             if grant is None:
                 break
-            self._until_s = asked_s + self.lease_s
+            self._until_s, pause_s = asked_s + self.lease_s, self.lease_s / RENEW_EVERY
         self.lost.set()
 
     async def _within(self, call: Any) -> Any:

@@ -126,6 +126,11 @@ class Observer(Protocol):
         """The batch ended: its makespan as predicted and as measured; None where nothing was predicted."""
         ...
 
+    @property
+    def calibration_error(self) -> float | None:
+        """Moving average of the relative error of predicted makespans; None while nothing was measured."""
+        ...
+
     def situation(self, state: ClusterState, now_s: float, changes: Mapping[Change, ChangeAge]) -> Situation:
         """The situation of a state at a time."""
         ...

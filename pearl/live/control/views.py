@@ -40,7 +40,7 @@ def state_view(controller: Controller, *, cluster: str) -> Document:
         }
         if plan
         else None,
-        "calibration_error": controller.calibration_error,
+        "calibration_error": parts.observer.calibration_error,
         "uptime_s": parts.clock.now_s() - controller.began_s,
     }
 
