@@ -7,10 +7,16 @@ workers that outlive the controller runs Ray apart and joins it.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
+import select
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pearl.core.cluster import Zone
@@ -26,6 +32,12 @@ STORE_BYTES = 100 << 20
 """Object store of a node: legs and chunks are small, and weights do not pass through it."""
 SPARE_CPUS = 4
 """Of a node, beyond those of its workers, for Ray's own tasks."""
+HOST_MODULE = "pearl.live.ray_host"
+ANSWER_S = 180.0
+"""A node starts in 3 s on free cores, and within a minute on a host that is busy with engines."""
+CLOSE_S = 30.0
+"""Then the host is killed, and the kernel ends its nodes with it."""
+LOGS_HINT = "its logs are in /tmp/ray/session_latest/logs"
 
 _ENVIRONMENT = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -49,34 +61,30 @@ class RayStartError(PearlError):
 
 
 class EmbeddedRay:
-    """A Ray cluster in child processes of this one. Calls block for the seconds that Ray takes; close it in the end."""
+    """A Ray cluster in child processes of this one. Calls block for the seconds that Ray takes, in any thread.
+
+    Close it in the end; it ends with this process, however that ends.
+    """
 
     def __init__(self, cluster: LiveCluster) -> None:
-        _set_environment(loopback=True)
-        from ray.cluster_utils import Cluster
-
         self._cluster = cluster
-        self._nodes: dict[str, Any] = {}
-        head = {
-            "num_cpus": 0,
-            "include_dashboard": False,
-            "object_store_memory": STORE_BYTES,
-            "node_ip_address": LOOPBACK,
-            "labels": {NODE_LABEL: HEAD},
-            "_system_config": _SYSTEM_CONFIG,
-        }
-        with _starting(HEAD):
-            self._ray: Any = Cluster(initialize_head=True, head_node_args=head)
-
-    @property
-    def address(self) -> str:
+        self._nodes: set[str] = set()
+        self._asking = threading.Lock()
+        self._host = subprocess.Popen(
+            [sys.executable, "-m", HOST_MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_host_environment(),
+            start_new_session=True,  # Ctrl-C is for the controller, which ends this in order
+        )
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _SYSTEM_CONFIG}
+        self.address = self._start(HEAD, head)
         """HOST:PORT to join it at."""
-        return str(self._ray.address)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that hold workers."""
-        return tuple(self._nodes)
+        """Names of the nodes that hold workers, sorted."""
+        return tuple(sorted(self._nodes))
 
     def add_node(self, name: str, zone: Zone, workers: int = 1) -> None:
         """Start a node that offers workers to a zone; raises `UsageError` where there is one of that name.
@@ -88,27 +96,67 @@ class EmbeddedRay:
         settings = self._cluster.zones[zone]
         if settings.resource is None:
             raise UsageError(Fault(message=f"zone {zone} goes by label", expected="a resource, for a local node"))
-        with _starting(name):
-            self._nodes[name] = self._ray.add_node(
-                num_cpus=math.ceil(settings.cpus * workers) + SPARE_CPUS,
-                num_gpus=math.ceil(settings.gpus * workers),
-                resources={settings.resource: workers},
-                object_store_memory=STORE_BYTES,
-                node_ip_address=LOOPBACK,
-                node_name=name,
-                labels={NODE_LABEL: name},
-            )
+        arguments = {
+            "num_cpus": math.ceil(settings.cpus * workers) + SPARE_CPUS,
+            "num_gpus": math.ceil(settings.gpus * workers),
+            "resources": {settings.resource: workers},
+        }
+        self._start(name, arguments)
+        self._nodes.add(name)
 
     def remove_node(self, name: str, *, graceful: bool = True) -> None:
         """End a node and all on it; not graceful is how a preemption without notice looks. Idempotent."""
-        node = self._nodes.pop(name, None)
-        if node is not None:
-            self._ray.remove_node(node, allow_graceful=graceful)
+        if name in self._nodes:
+            self._nodes.discard(name)
+            self._ask({"remove": name, "graceful": graceful})
 
     def close(self) -> None:
         """End all nodes. Idempotent."""
         self._nodes.clear()
-        self._ray.shutdown()
+        with self._asking:
+            for pipe in (self._host.stdin, self._host.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                self._host.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._host.kill()
+                self._host.wait()
+
+    def _start(self, name: str, arguments: dict[str, Any]) -> str:
+        common = {
+            "object_store_memory": STORE_BYTES,
+            "node_ip_address": LOOPBACK,
+            "node_name": name,
+            "labels": {NODE_LABEL: name},
+        }
+        try:
+            return str(self._ask({"add": name, "arguments": {**common, **arguments}})["address"])
+        except RayStartError as e:
+            if name == HEAD:
+                self.close()
+            raise RayStartError(f"Ray did not start node {name!r}: {e} ({LOGS_HINT})") from None
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The host's answer; raises `RayStartError` where it fails, is gone, or takes too long."""
+        assert self._host.stdin is not None
+        assert self._host.stdout is not None
+        with self._asking:
+            try:
+                self._host.stdin.write(json.dumps(request).encode() + b"\n")
+                self._host.stdin.flush()
+            except (OSError, ValueError):
+                raise RayStartError("its host process has ended") from None
+            if not select.select([self._host.stdout], [], [], ANSWER_S)[0]:
+                self._host.kill()
+                raise RayStartError(f"no answer in {ANSWER_S:g} s")
+            line = self._host.stdout.readline()
+        if not line:
+            raise RayStartError("its host process has ended")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RayStartError(answer["error"])
+        return answer
 
 
 @contextlib.contextmanager
@@ -116,7 +164,7 @@ def connected(cluster: LiveCluster) -> Iterator[EmbeddedRay | None]:
     """Connect this process to the cluster's Ray; gives the embedded one, or None where one was joined.
 
     Raises `UsageError` where there is none to join, and `RayStartError` where none starts. Blocks for seconds: enter it
-    before the event loop runs, in the main thread.
+    before the event loop runs.
     """
     if cluster.ray.address != LOCAL:
         _join(cluster.ray.address, cluster.namespace)
@@ -133,15 +181,6 @@ def connected(cluster: LiveCluster) -> Iterator[EmbeddedRay | None]:
     finally:
         _leave()
         embedded.close()
-
-
-@contextlib.contextmanager
-def _starting(node: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError, TimeoutError) as e:
-        hint = "its logs are in /tmp/ray/session_latest/logs"
-        raise RayStartError(f"Ray did not start node {node!r}: {_first_line(e)} ({hint})") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -178,5 +217,16 @@ def _leave() -> None:
 
 def _set_environment(*, loopback: bool) -> None:
     """Before Ray is imported: it reads these then. What the user has set stands."""
-    for name, value in {**_ENVIRONMENT, **(_LOOPBACK_ENVIRONMENT if loopback else {})}.items():
+    for name, value in _ray_environment(loopback=loopback).items():
         os.environ.setdefault(name, value)
+
+
+def _host_environment() -> dict[str, str]:
+    """With this copy of PEARL to import, there and in the workers."""
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    python_path = os.pathsep.join(part for part in path if part)
+    return {**_ray_environment(loopback=True), **os.environ, "PYTHONPATH": python_path}
+
+
+def _ray_environment(*, loopback: bool) -> dict[str, str]:
+    return {**_ENVIRONMENT, **(_LOOPBACK_ENVIRONMENT if loopback else {})}

@@ -30,6 +30,8 @@ def with_sets(document: Document, sets: Mapping[str, str]) -> Document:
 
 def _with_set(document: Document, name: str, text: str) -> Document:
     file = f"--set {name}"
+    if not text.strip():
+        raise ScenarioError(Fault(message=f"{file}: no value", expected="a value as written in the file"))
     path: PathKey = ("spec", *(int(part) if _INDEX.fullmatch(part) else part for part in name.split(".")))
     value = parse_document(text, file=file, error=ScenarioError)
     data = copy.deepcopy(document.data)
