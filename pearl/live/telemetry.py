@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from pearl.core.telemetry import ArrivalRecord, EngineRecord, Life, Stage, StepKind, StepRecord, Telemetry, TurnRecord
 from pearl.live.protocol import EngineError
@@ -46,7 +46,8 @@ class _Session:
     """Whether that record was sent before a restart, as one that others follow."""
     unfinished: bool = False
     """Whether a turn was under way at a restart, whose end nobody has seen."""
-    over: bool = False
+    over: bool | None = None
+    """None while it goes on; then whether what ran last is known to be its last turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +135,8 @@ class TurnTelemetry:
         record = _turn_record(turn, at_s=now_s)
         if record is None:
             return
-        if session.over:
-            self.send(replace(record, last=True))
+        if session.over is not None:
+            self.send(replace(record, last=session.over))
             return
         self._release(session, last=False)
         session.held = record
@@ -183,7 +184,7 @@ class TurnTelemetry:
     def lives(self) -> tuple[Life, ...]:
         """Where every trajectory stands. One whose last turn is over stands in the environment until its batch ends."""
         now_s = self.now_s()
-        running = {turn.session.id: _life(turn) for turn in self._turns.values() if not turn.session.over}
+        running = {turn.session.id: _life(turn) for turn in self._turns.values() if turn.session.over is None}
         idle = (s for s in self._sessions.values() if s.id not in running and s.ended_s is not None)
         return (*running.values(), *(_outside(session, now_s) for session in idle))
 
@@ -200,7 +201,7 @@ class TurnTelemetry:
 
     def _forget(self, session: _Session, *, last: bool) -> None:
         self._release(session, last=last)
-        session.over = True
+        session.over = last
         del self._sessions[session.id]
 
     def _release(self, session: _Session, *, last: bool) -> None:
@@ -218,9 +219,9 @@ def _new_tokens(session: _Session, ticket: Ticket) -> int | None:
 
 
 def _turn_record(turn: _Turn, *, at_s: float) -> TurnRecord | None:
-    if turn.new_prompt_tokens is None:
-        return None
     ticket, timer = turn.ticket, turn.ticket.timer
+    if turn.new_prompt_tokens is None or not ticket.generation.token_ids:
+        return None
     prompt = len(ticket.call.prompt)
     versions = ticket.generation.weight_versions
     return TurnRecord(
@@ -269,6 +270,7 @@ def _outside(session: _Session, now_s: float) -> Life:
     )
 
 
+@runtime_checkable
 class Measured(Protocol):
     """A worker whose engine measures itself, as `pearl.live.worker.RayWorker`."""
 

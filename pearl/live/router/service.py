@@ -210,8 +210,8 @@ class Router:
 
     def _end(self, ticket: Ticket, ending: Ending) -> None:
         self._open.pop(ticket.id, None)
-        self._turns.done(ticket, ending)
         ticket.end(ending)
+        self._turns.done(ticket, ending)
         outcome = ending.finish.value if ending.finish else ending.code
         seconds = self._unix_s() - ticket.accepted_unix_s
         self.metrics.count("pearl_router_requests_ended_total", outcome=outcome)

@@ -30,6 +30,7 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     ray.init(
+        address="local",
         num_cpus=8,
         include_dashboard=False,
         object_store_memory=100 << 20,
