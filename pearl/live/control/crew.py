@@ -84,13 +84,18 @@ class Crew:
         """The worker serves nothing."""
         self.change(worker_id, role=Role.INACTIVE, status=Status.INACTIVE, started=started)
 
-    def follow(self, state: ClusterState) -> None:
-        """Give newcomers a seat, and let go of workers that are gone. Changes nothing in the ledger: it listens."""
-        for worker_id in [worker_id for worker_id in self.seats if worker_id not in state.by_id]:
-            self._let_go(worker_id)
+    def follow(self, state: ClusterState) -> tuple[Seat, ...]:
+        """Give newcomers a seat; returns those of workers that are gone, whose engines end from now on.
+
+        Changes nothing in the ledger, since it listens to it.
+        """
+        gone = tuple(seat for seat in self.seats.values() if seat.id not in state.by_id)
+        for seat in gone:
+            self._let_go(seat)
         for worker in state.workers:
             if worker.id not in self.seats:
                 self.seats[worker.id] = self._adopt(worker)
+        return gone
 
     # Background
 
@@ -203,8 +208,8 @@ class Crew:
         handle = self.fleet.find(worker.id) if worker.started else None
         return Seat(id=worker.id, zone=worker.zone, handle=handle, up=handle is not None)
 
-    def _let_go(self, worker_id: str) -> None:
-        seat = self.seats.pop(worker_id)
+    def _let_go(self, seat: Seat) -> None:
+        del self.seats[seat.id]
         asyncio.get_running_loop().call_soon(seat.close, "the worker is gone")
         if seat.handle is not None or seat.joining:
             self._start_ending(seat)

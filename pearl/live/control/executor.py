@@ -281,17 +281,17 @@ class LiveExecutor:
         if self._closed:
             return
         before, self._seen = self._seen, record.state
-        self._crew.follow(record.state)
-        asyncio.get_running_loop().call_soon(self._react, before, record.state)
+        gone = self._crew.follow(record.state)
+        asyncio.get_running_loop().call_soon(self._react, before, record.state, gone)
 
-    def _react(self, before: ClusterState, after: ClusterState) -> None:
+    def _react(self, before: ClusterState, after: ClusterState, gone: Iterable[Seat]) -> None:
         self._departures.follow(before, after)
+        for seat in gone:
+            self._rebuilder.member_leaves(seat, f"{seat.id} is gone")
         for worker in before.workers:
-            now = after.by_id.get(worker.id)
-            if now is None:
-                self._rebuilder.member_leaves(worker.id, f"{worker.id} is gone")
-            elif now.must_leave and not worker.must_leave:
-                self._rebuilder.member_leaves(worker.id, f"{worker.id} must leave")
+            now, seat_now = after.by_id.get(worker.id), self._crew.seats.get(worker.id)
+            if seat_now is not None and now is not None and now.must_leave and not worker.must_leave:
+                self._rebuilder.member_leaves(seat_now, f"{worker.id} must leave")
 
     # Telling
 

@@ -33,6 +33,7 @@ class _LeavingError(Exception):
 @dataclass(slots=True, eq=False)
 class _Group:
     workers: tuple[str, ...]
+    seats: tuple[Seat, ...]
     over: Over
     call_off: Callable[[], object] = lambda: None
     why: str = ""
@@ -103,7 +104,8 @@ class Rebuilder:
             why = "a member is gone, was never started, or has joined"
             self.roll_back(workers, why)
             return why
-        group = _Group(workers=workers, over=over)
+        seats = tuple(self._crew.seats[worker_id] for worker_id in workers)
+        group = _Group(workers=workers, seats=seats, over=over)
         self._groups.append(group)
         task = self._crew.spawn(self._join(group), f"admission of {', '.join(workers)}")
         group.call_off = task.cancel
@@ -120,17 +122,15 @@ class Rebuilder:
             if seat is not None and seat.joining:
                 self._clean(seat, why)
 
-    def member_leaves(self, worker_id: str, why: str) -> None:
+    def member_leaves(self, seat: Seat, why: str) -> None:
         """A worker must leave, or is gone: a group that it was to join with is rolled back."""
-        self.roll_back(self._companions(worker_id), why)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a group waits for its admission."""
-        return bool(self._groups)
+        for group in [group for group in self._groups if seat in group.seats]:
+            self.roll_back(group.workers, why)
+        if seat.joining and self._crew.seats.get(seat.id) in (seat, None):
+            self.roll_back(self._companions(seat.id), why)
 
     async def _join(self, group: _Group) -> None:
-        seats = tuple(self._crew.seats[worker_id] for worker_id in group.workers)
+        seats = group.seats
         try:
             async with AsyncExitStack() as holds:
                 for seat in seats:

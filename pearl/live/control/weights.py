@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from pearl.core.cluster import Role, Status, Worker, Zone
+from pearl.core.plan import Activate, Borrow
 from pearl.core.telemetry import TransitionKind
 from pearl.errors import Fault, PearlError, UsageError
 from pearl.live.control.crew import Crew, Expel, Measured
@@ -35,7 +36,7 @@ class Published:
     updated: tuple[str, ...]
     """Workers that serve this version, or a newer one, since."""
     left: tuple[str, ...]
-    """Workers that failed to update, or not in time, and left the pool."""
+    """Workers that left the pool instead: they failed, took too long, or were lost."""
     seconds: float
 
 
@@ -121,7 +122,8 @@ class Weights:
 
     def _due(self, seat: Seat, worker: Worker) -> bool:
         sleeps = worker.zone is Zone.OVERLAP and worker.status is Status.INACTIVE
-        return seat.up and not seat.joining and not sleeps and self.behind(seat)
+        comes = seat.joining or (seat.current is not None and isinstance(seat.current.step, (Activate, Borrow)))
+        return seat.up and not (sleeps or comes or worker.must_leave) and self.behind(seat)
 
     def _gates(self) -> dict[Role, asyncio.Semaphore]:
         serving = Counter(worker.role for _, worker in self._crew.pairs() if worker.status is Status.ACTIVE)
@@ -134,7 +136,7 @@ class Weights:
         gate: AbstractAsyncContextManager[object] = gates[worker.role] if serves else nullcontext()
         async with gate:
             over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-            seat.submit(self._update(seat, over.set_result))
+            seat.submit(self._update(seat, lambda outcome: None if over.done() else over.set_result(outcome)))
             outcome = await over
         if outcome.failure is not None:
             self._expel(seat.id, outcome.because)
@@ -146,7 +148,7 @@ class Weights:
 
         def begin() -> str | None:
             worker = crew.worker(seat.id)
-            if worker is None or worker.must_leave or not self._due(seat, worker):
+            if worker is None or not self._due(seat, worker):
                 return "it leaves, sleeps, or has these weights"
             seat.serve_on = worker.status is Status.ACTIVE
             if seat.serve_on:

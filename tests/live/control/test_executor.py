@@ -49,7 +49,7 @@ ACTIVE, INACTIVE, TRANSITIONING = Status.ACTIVE, Status.INACTIVE, Status.TRANSIT
 
 
 @given(case=cases(max_workers=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_plan_ends_as_its_model_says_and_twice_is_as_once(case: Case) -> None:
     plan = case.plan()
 
