@@ -331,17 +331,35 @@ class RayEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentEngine:
+    """The client of a worker that is not there (any more): a router that restarts may still have it in its pool."""
+
+    because: str
+
+    async def generate(self, leg: Leg) -> AsyncGenerator[Chunk, None]:
+        """Raises `EngineUnavailableError`."""
+        raise EngineUnavailableError(f"leg {leg.id} did not begin: {self.because}")
+        yield  # what makes this a generator, as `EngineClient` wants it
+
+    async def aclose(self) -> None:
+        """There is nothing to give up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RayEngines:
     """Makes clients of workers in the Ray cluster, at the URL `ray:NAME`."""
 
     namespace: str = NAMESPACE
 
-    def __call__(self, *, worker: str, url: str) -> RayEngine:
+    def __call__(self, *, worker: str, url: str) -> RayEngine | AbsentEngine:
         """The client; raises `UsageError` where `url` is not of a Ray worker."""
         name = url.removeprefix(URL_SCHEME)
         if name == url or not name:
             raise UsageError(Fault(message=f"worker {worker}: url is {url!r}", expected=f"{URL_SCHEME}NAME"))
-        return RayWorker.find(name, namespace=self.namespace).engine()
+        try:
+            return RayWorker.find(name, namespace=self.namespace).engine()
+        except EngineUnavailableError as e:
+            return AbsentEngine(because=str(e))
 
 
 def _unwrap_control(error: Exception, worker: str) -> Exception:

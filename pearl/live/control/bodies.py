@@ -116,7 +116,8 @@ class FinishBatchBody(Body):
 class WeightsBody(Body):
     """`POST /pearl/v1/weights`."""
 
-    version: Step
+    version: int = Field(ge=1, le=MAX_STEP)
+    """0 is the model's own."""
     directory: Annotated[Path, Field(strict=False)]
 
 

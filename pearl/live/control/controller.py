@@ -95,6 +95,7 @@ class Controller:
             store=store,
             executor=parts.executor,
             raise_event=intake.raise_event,
+            marked=lambda: ledger.record.training,
             on_finish=self._look,
         )
         self.pipeline = PipelineScheduler(
@@ -223,9 +224,10 @@ class Controller:
             raise StaleError(f"weights {version} are older than the newest, {latest}")
         self.parts.lease.check()
         task = self._publishing.get(version)
-        if task is None:
+        if version > latest:
             document = compact({"version": version, "directory": str(ref.directory)})
             self.parts.store.write(SetFact(fact=Fact.WEIGHTS, document=document))
+        if task is None:
             task = self._spawn(self.parts.executor.publish(ref), name=f"weights {version}")
             self._publishing[version] = task
             task.add_done_callback(lambda _: self._publishing.pop(version, None))

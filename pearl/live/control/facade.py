@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TickFacade:
-    """A `PlanExecutor` and a `Situate` of `pearl.scheduler`, for one thread; in shadow it looks, and changes nothing."""
+    """A `PlanExecutor` and a `Situate` of `pearl.scheduler` for one thread; in shadow it looks, and changes nothing."""
 
     def __init__(
         self, *, executor: Executor, observer: Observer, loop: asyncio.AbstractEventLoop, shadow: bool = False

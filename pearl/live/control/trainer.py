@@ -67,12 +67,17 @@ class TrainerDesk:
         store: ControlStore,
         executor: Executor,
         raise_event: Callable[[Event], int],
+        marked: Callable[[], bool],
         on_finish: Callable[[], None],
     ) -> None:
-        """`on_finish` is called once a training step is over, or did not come about."""
+        """`marked` is whether the ledger has the overlap zone as the trainer's.
+
+        `on_finish` is called once a training step is over, or did not come about.
+        """
         self._store = store
         self._executor = executor
         self._raise_event = raise_event
+        self._marked = marked
         self._on_finish = on_finish
         self._releasing: asyncio.Task[Handover] | None = None
         self._waiting = 0
@@ -120,12 +125,20 @@ class TrainerDesk:
             done = await self._executor.release_overlap(deadline_s=deadline_s, force=force)
         except BaseException:
             if self.training.running == step:
-                self._give_back(replace(self.training, running=None), window_s=None)
+                self._rolled_back()
             raise
         handover = Handover(released=tuple(done.released), forced=tuple(done.forced), seconds=done.seconds)
         if self.training.running == step:
             self._become(replace(self.training, handover=handover))
         return handover
+
+    def _rolled_back(self) -> None:
+        """The zone is rollout's again; the executor may have said so already."""
+        self._releasing = None
+        if self._marked():
+            self._raise_event(Event(kind=EventKind.TRAINING_FINISHED))
+        self._become(replace(self.training, running=None))
+        self._on_finish()
 
     def finish(self, *, step: int, window_s: float | None) -> bool:
         """The overlap GPUs are idle again, for `window_s` seconds where that is known. Raises `StaleError`.
@@ -137,15 +150,12 @@ class TrainerDesk:
             return False
         if self._releasing is not None and not self._releasing.done():
             self._releasing.cancel()
-        self._give_back(training, window_s=window_s)
-        return True
-
-    def _give_back(self, training: Training, *, window_s: float | None) -> None:
         self._releasing = None
         # The event comes first: killed in between, the trainer's next call puts the rest right.
         self._raise_event(Event(kind=EventKind.TRAINING_FINISHED, within_s=window_s))
         self._become(training)
         self._on_finish()
+        return True
 
     def _become(self, training: Training) -> None:
         self._store.write(SetFact(fact=Fact.TRAINING, document=compact(asdict(training))))

@@ -190,7 +190,7 @@ class Rig:
     """One controller over fakes; `directory` holds what the next one finds."""
 
     controller: Controller
-    executor: FakeExecutor
+    executor: Any
     observer: FixedObserver
     store: ControlStore
     ledger: Ledger
@@ -235,6 +235,8 @@ def make(directory: Path, beginning: Beginning, **given: Any) -> Rig:
     intake = Intake(ledger=ledger, store=store, clock=clock, check=lease.check)
     progress = ProgressLog(store=store, metrics=metrics)
     executor = FakeExecutor(ledger=ledger, tell=progress.tell, now_s=clock.now_s, held=given.get("held", False))
+    if real := given.get("executes"):
+        executor = real(ledger=ledger, intake=intake, progress=progress, clock=clock)
     observer = FixedObserver(world=world(workload=given.get("workload", True)))
     solver: Solver = given.get("solver") or resolve("enumerate")
     rules = Rulebook(policy=load_policy("pearl"), solver=solver, predictor=get_predictor("network"))
