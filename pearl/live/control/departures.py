@@ -61,7 +61,7 @@ class Departures:
             await self._crew.ended(worker_id)
 
     def follow(self, before: ClusterState, after: ClusterState) -> None:
-        """Watch the deadlines of workers under a reclaim notice."""
+        """Watch the deadlines of workers that must leave. The trainer's is watched by whoever waits for it."""
         for worker in after.workers:
             known = before.by_id.get(worker.id)
             if known is None or (known.must_leave, known.leave_within_s) != (worker.must_leave, worker.leave_within_s):
@@ -79,7 +79,7 @@ class Departures:
         if not worker.must_leave or worker.leave_within_s is None:
             return
         self._deadlines_s[worker.id] = self._crew.now_s() + worker.leave_within_s
-        if worker.zone is not Zone.OVERLAP:
+        if worker.zone is not Zone.OVERLAP or not self._crew.ledger.record.training:
             over = partial(self._grace_is_over, worker.id)
             self._graces[worker.id] = self._crew.later(worker.leave_within_s, over)
 

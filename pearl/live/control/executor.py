@@ -232,13 +232,20 @@ class LiveExecutor:
             self._dropped(order, outcome.because)
         else:
             self._ended(order, outcome, (seat.id,))
-        if outcome.failure is not None:
-            if isinstance(order.step, Start):
-                self._rebuilder.start_failed(seat, outcome)
-            else:
-                self._departures.expel(seat.id, outcome.because)
-        if order.awaited:
-            self._program.ended()
+        try:
+            self._consider(order, seat, outcome)
+        finally:
+            if order.awaited:
+                self._program.ended()
+
+    def _consider(self, order: Order, seat: Seat, outcome: Outcome) -> None:
+        """What a worker's failure means for it, and for its group."""
+        if outcome.failure is None:
+            return
+        if isinstance(order.step, Start):
+            self._rebuilder.start_failed(seat, outcome)
+        else:
+            self._departures.expel(seat.id, outcome.because)
 
     def _begin_group(self, order: Order, step: AdmitGroup) -> bool:
         def over(outcome: Outcome, seconds: float) -> None:

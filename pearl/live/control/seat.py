@@ -89,8 +89,10 @@ class Seat:
 
     @property
     def last(self) -> Job | None:
-        """The job after which the worker will be idle."""
-        return self.waiting[-1] if self.waiting else self.current
+        """The job after which the worker will be idle; None where that has been called off."""
+        if self.waiting:
+            return self.waiting[-1]
+        return None if self._why else self.current
 
     def interrupt(self, why: str) -> None:
         """Call off the job under way: the worker may be in any state, and whoever calls this says what follows."""
@@ -158,7 +160,7 @@ class Seat:
         if job.work is None:
             job.over(ENDED)
             return False
-        self.current, self._why = job, ""
+        self.current = job
         self._quiet.clear()
         self._task = asyncio.get_running_loop().create_task(job.work(), name=f"{job.what} {self.id}")
         self._task.add_done_callback(partial(self._over, job))
@@ -167,6 +169,7 @@ class Seat:
     def _over(self, job: Job, task: asyncio.Task[str]) -> None:
         outcome = self._outcome(job, task)
         self.current = self._task = None
+        self._why = ""
         if self._abandoned:
             return
         job.over(outcome)

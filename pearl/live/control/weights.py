@@ -17,6 +17,7 @@ from pearl.core.plan import Activate, Borrow
 from pearl.core.telemetry import TransitionKind
 from pearl.errors import Fault, PearlError, UsageError
 from pearl.live.control.crew import Crew, Expel, Measured
+from pearl.live.control.progress import Phase
 from pearl.live.control.seat import Job, Outcome, Seat, void
 from pearl.live.weights import WeightRef
 
@@ -157,8 +158,11 @@ class Weights:
 
         async def work() -> str:
             await self.sync(seat)
-            if seat.serve_on:
-                crew.change(seat.id, status=Status.ACTIVE)
             return ""
 
-        return Job(what="weight update", begin=begin, work=work, over=over)
+        def ended(outcome: Outcome) -> None:
+            if outcome.phase is Phase.ENDED and seat.serve_on:
+                crew.change(seat.id, status=Status.ACTIVE)
+            over(outcome)
+
+        return Job(what="weight update", begin=begin, work=work, over=ended)

@@ -242,6 +242,21 @@ def test_a_worker_that_had_drained_for_a_dropped_step_serves_on() -> None:
     rigged(test, worker("a"), worker("b"))
 
 
+def test_a_newer_plan_in_the_same_turn_drains_anew() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.dispatch.busy_s["a"] = 20.0
+        rig.plan(drain("a"), change("a", C, P))
+        await at(1.0)
+        rig.executor.cancel_pending()
+        rig.plan(drain("a"), deactivate("a"), id="p2")
+        await rig.executor.settle()
+        assert rig.world.dispatch.emptied == [("a", LIMITS.drain_s)] * 2
+        assert now_s() == 21.0
+        assert rig.now("a") == (IDLE, INACTIVE)
+
+    rigged(test, worker("a"), worker("b"))
+
+
 def test_a_group_whose_engines_start_is_still_admitted_after_a_newer_plan() -> None:
     async def test(rig: Rig) -> None:
         rig.world.fleet.prepare = lambda w: w.delays.update(start=60.0)
