@@ -32,7 +32,7 @@ def read_store(path: Path) -> tuple[tuple[Telemetry, ...], tuple[Event, ...]]:
     store = ControlStore(file)
     try:
         telemetry = parse_telemetry("\n".join(store.telemetry()), file=str(file))
-        return telemetry, tuple(_event(row) for row in _rows(store))
+        return telemetry, tuple(event_of(row) for row in _rows(store))
     finally:
         store.close()
 
@@ -58,7 +58,8 @@ def _rows(store: ControlStore) -> list[AddEvent]:
     return rows
 
 
-def _event(row: AddEvent) -> Event:
+def event_of(row: AddEvent) -> Event:
+    """The event as it was raised."""
     return Event(
         kind=EventKind(row.kind),
         workers=row.workers,

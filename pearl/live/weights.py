@@ -86,6 +86,13 @@ class WeightStore:
             shutil.rmtree(self._directory(version))
         return old
 
+    def drop_older(self, than: int, *, keep: int) -> tuple[int, ...]:
+        """Delete the versions below `than`, but for the newest `keep` of all; returns those deleted."""
+        old = tuple(version for version in self.versions()[:-keep] if version < than)
+        for version in old:
+            shutil.rmtree(self._directory(version), ignore_errors=True)
+        return old
+
     def _directory(self, version: int) -> Path:
         if version < 0:
             raise UsageError(Fault(message=f"weight version {version}", expected="at least 0"))

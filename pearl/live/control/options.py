@@ -33,6 +33,7 @@ class ServeOptions:
     """None: that of the cluster file."""
     host: str | None = None
     port: int | None = None
+    forecaster: str = "observed"
     shadow: bool = False
 
     def load(self) -> LiveCluster:
