@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ ANSWER_S = 180.0
 """A node starts in 3 s on free cores, and within a minute on a host that is busy with engines."""
 CLOSE_S = 30.0
 """Then the host is killed, and the kernel ends its nodes with it."""
+CONNECT_S = 5.0
 LOGS_HINT = "its logs are in /tmp/ray/session_latest/logs"
 
 _ENVIRONMENT = {
@@ -193,20 +195,37 @@ def _add_nodes(embedded: EmbeddedRay, nodes: tuple[LocalNode, ...]) -> None:
 
 
 def _join(address: str, namespace: str) -> None:
-    loopback = is_loopback(address.rpartition(":")[0].strip("[]"))
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    loopback = is_loopback(host)
     _set_environment(loopback=loopback)
+    if host:
+        _reach(host, int(port))
     import ray
 
     where = {"_node_ip_address": LOOPBACK} if loopback else {}
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING, **where)
     except (ConnectionError, RuntimeError, ValueError) as e:
-        fault = Fault(
-            message=f"cannot join Ray at {address}: {_first_line(e)}",
+        raise _no_ray(address, _first_line(e)) from None
+
+
+def _reach(host: str, port: int) -> None:
+    """Ray itself waits for minutes where nothing listens."""
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError as e:
+        raise _no_ray(f"{host}:{port}", e.strerror or str(e)) from None
+
+
+def _no_ray(address: str, reason: str) -> UsageError:
+    return UsageError(
+        Fault(
+            message=f"cannot join Ray at {address}: {reason}",
             expected="a Ray cluster that runs",
             hint="start one with `ray start --head`, or use ray.address local",
         )
-        raise UsageError(fault) from None
+    )
 
 
 def _leave() -> None:

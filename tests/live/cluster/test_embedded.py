@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pearl.core.cluster import Zone
 from pearl.errors import UsageError
 from pearl.live import embedded, ray_host
 from pearl.live.cluster.load import load_cluster
-from pearl.live.embedded import EmbeddedRay, RayStartError
+from pearl.live.embedded import EmbeddedRay, RayStartError, connected
 
 NO_RAY = importlib.util.find_spec("ray") is None
 
@@ -118,6 +119,14 @@ def test_a_zone_by_label_has_no_local_nodes(scripted: EmbeddedRay, tmp_path: Pat
     with pytest.raises(UsageError, match="zone reserved goes by label"):
         scripted.add_node("n", Zone.RESERVED)
     scripted.close()
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    cluster = load_cluster("demo-cpu", {"ray": f"{{address: '127.0.0.1:{port}'}}"})
+    with pytest.raises(UsageError, match=rf"cannot join Ray at 127\.0\.0\.1:{port}: .*refused"), connected(cluster):
+        raise AssertionError("it was joined")
 
 
 @pytest.mark.skipif(not NO_RAY, reason="Ray is installed")
