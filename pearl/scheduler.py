@@ -123,7 +123,9 @@ class ElasticScheduler:
         note: Note,
         explain: bool = True,
         time_limit_s: float | None = None,
+        changed: Mapping[Change, ChangeAge] | None = None,
     ) -> None:
+        """`changed` is how long ago each kind of change was, where a scheduler before this one made it."""
         self._policy = policy
         self._predictor = predictor
         self._solver = solver
@@ -134,7 +136,8 @@ class ElasticScheduler:
         self._explain = explain
         self._time_limit_s = time_limit_s
         self._steps = 0
-        self._changed: dict[Change, tuple[int, float]] = {}
+        now_s = clock.now_s()
+        self._changed = {kind: (-age.steps, now_s - age.seconds) for kind, age in (changed or {}).items()}
         self._settled: dict[Change, tuple[int, float]] = {}
         self._target: Counts | None = None
 

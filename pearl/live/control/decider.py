@@ -24,6 +24,7 @@ from pearl.live.control.log import log
 from pearl.live.control.metrics import ControlMetrics
 from pearl.live.control.ports import Executor, Observer
 from pearl.live.control.progress_log import decision_id, plan_id
+from pearl.live.control.recovery import change_ages
 from pearl.live.control.store import AddDecision, AddPlan, ControlStore
 from pearl.makespan.protocol import Predictor
 from pearl.planning import make_plan, plan_to_dict
@@ -89,6 +90,7 @@ class Decider:
             clock=clock,
             situate=self._facade.situate,
             note=self._note,
+            changed=change_ages(store, now_unix_s=clock.now_s()),
         )
 
     async def tick(self, number: int, event: Event) -> bool:

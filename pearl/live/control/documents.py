@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -40,6 +41,7 @@ def record_from_text(text: str) -> Record:
         raise PearlError(f"the stored ledger record cannot be read: {e.errors()[0]['msg']}") from None
 
 
+@cache
 def _records() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+from pearl.documents import parse_document
 from pearl.errors import Fault, PolicyError
 from pearl.files import write_whole
 from pearl.live.control.documents import compact
@@ -14,6 +16,9 @@ from pearl.live.control.log import log
 from pearl.live.control.store import ControlStore, Fact, SetFact
 from pearl.policy.load import load_policy
 from pearl.policy.model import Policy
+
+_BUILT_IN = re.compile(r"(builtin/)?[A-Za-z0-9_-]+(@[A-Za-z0-9._-]+)?")
+"""As `pearl.policy.load` tells built-in policies from files."""
 
 
 class PolicyShelf:
@@ -30,6 +35,7 @@ class PolicyShelf:
 
         A policy may extend built-in ones alone: other files are not at hand here.
         """
+        _check_parents(text, name)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         path = self._directory / f"policy-{digest}.yaml"
         write_whole(path, text)
@@ -55,6 +61,24 @@ class PolicyShelf:
         except PolicyError as e:
             log("policy_lost", error=str(e), instead=self._started.name)
             return self._started
+
+
+def _check_parents(text: str, name: str) -> None:
+    """Raises `PolicyError` for a parent that is a file: a policy that was sent reads none of this host's."""
+    document = parse_document(text, file=name, error=PolicyError)
+    parents = document.data.get("extends") if isinstance(document.data, dict) else None
+    faults = [
+        Fault(
+            message=f"extends: {parent!r} is not at hand here",
+            span=document.span(("extends", index)),
+            expected="a built-in policy",
+            hint="put its rules into this file",
+        )
+        for index, parent in enumerate(parents if isinstance(parents, list) else ())
+        if isinstance(parent, str) and not _BUILT_IN.fullmatch(parent)
+    ]
+    if faults:
+        raise PolicyError(faults)
 
 
 def _placed(fault: Fault, path: Path, name: str) -> Fault:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from pearl.core.cluster import Status, Worker
-from pearl.core.event import Event
+from pearl.core.event import Event, EventKind
+from pearl.core.problem import Change
+from pearl.core.situation import ChangeAge
 from pearl.errors import PearlError
 from pearl.live.control.bootstrap import first_record
 from pearl.live.control.documents import Document, record_from_text
@@ -18,7 +21,7 @@ from pearl.live.control.log import log
 from pearl.live.control.progress import Phase
 from pearl.live.control.progress_log import OVER
 from pearl.live.control.reconcile import reconcile
-from pearl.live.control.store import AddPlan, AddProgress, ControlStore, Fact
+from pearl.live.control.store import AddEvent, AddPlan, AddProgress, ControlStore, Fact
 from pearl.live.engine.engine import EngineReport
 from pearl.live.weights import WeightRef
 
@@ -27,6 +30,10 @@ LOOK_S = 30.0
 LOOK_EVERY_S = 0.25
 RECENT_PLANS = 16
 """Plans in which a group may still be starting: starts outlive the plans that follow."""
+RECENT_EVENTS = 10_000
+"""Among so many a notice is found whose grace is not over."""
+RECENT_DECISIONS = 1000
+"""A change that is further back is outside of any cooldown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,7 @@ async def begin(
     orphans: Iterable[str] = (),
     weights: WeightRef | None = None,
     epoch: int = 0,
+    unix_s: Callable[[], float] = time.time,
 ) -> Beginning:
     """Look around, stop what must not go on, and say where to begin.
 
@@ -58,7 +66,8 @@ async def begin(
         await _stop(fleet, orphans)
         record = first_record(offered, weights)
         return Beginning(record=_above(record, epoch))
-    remembered = record_from_text(text)
+    notices = store.events(after=max(0, store.last("events") - RECENT_EVENTS), limit=RECENT_EVENTS)
+    remembered = shortened(record_from_text(text), notices, now_unix_s=unix_s())
     ids = {*orphans, *(worker.id for worker in remembered.state.workers)}
     found = await look(fleet, ids)
     outcome = reconcile(
@@ -72,6 +81,39 @@ async def begin(
         log("reconciled", worker=worker, because=why, stop=worker in outcome.stop)
     await _stop(fleet, outcome.stop)
     return Beginning(record=_above(outcome.record, epoch), events=outcome.events, resumed=True)
+
+
+def shortened(record: Record, notices: Iterable[AddEvent], *, now_unix_s: float) -> Record:
+    """The record with what is left of each reclaim's grace: the notice counts, not the restart."""
+    deadlines = {
+        name: notice.at_unix_s + float(notice.data["within_s"])
+        for notice in notices
+        if notice.kind == EventKind.RECLAIM_NOTICE and "within_s" in notice.data
+        for name in notice.workers
+    }
+    workers = tuple(
+        replace(worker, leave_within_s=max(0.0, min(worker.leave_within_s, deadlines[worker.id] - now_unix_s)))
+        if worker.must_leave and worker.leave_within_s is not None and worker.id in deadlines
+        else worker
+        for worker in record.state.workers
+    )
+    return replace(record, state=replace(record.state, workers=workers))
+
+
+def change_ages(store: ControlStore, *, now_unix_s: float) -> dict[Change, ChangeAge]:
+    """How long ago each kind of change was decided, as cooldowns count it."""
+    newest = {
+        Change(kind): decision
+        for decision in store.decisions(limit=RECENT_DECISIONS)
+        for kind in decision.document.get("changes", ())
+    }
+    return {
+        kind: ChangeAge(
+            steps=store.count_events(EventKind.BATCH_STARTED.value, after=decision.event or 0),
+            seconds=max(0.0, now_unix_s - decision.at_unix_s),
+        )
+        for kind, decision in newest.items()
+    }
 
 
 async def look(fleet: Fleet, ids: Iterable[str]) -> dict[str, EngineReport | None]:

@@ -253,6 +253,10 @@ class ControlStore:
             for number, at_unix_s, kind, workers, data, key in self._read(query, after, limit)
         ]
 
+    def count_events(self, kind: str, *, after: int) -> int:
+        """The number of events of a kind past number `after`."""
+        return int(self._read("SELECT count(*) FROM events WHERE number > ? AND kind = ?", after, kind)[0][0])
+
     def decisions(self, *, limit: int, after: int = 0) -> list[AddDecision]:
         """The newest `limit` decisions past number `after`, oldest first."""
         query = "SELECT number, at_unix_s, event, document FROM decisions WHERE number > ? ORDER BY number DESC LIMIT ?"
