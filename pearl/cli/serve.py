@@ -65,7 +65,7 @@ def serve(
     Joins or starts the cluster's Ray, finds or starts its workers, and decides on every event until it is stopped
     (SIGINT, SIGTERM, `pearl stop`). Workers outlive a controller that is stopped by a signal, where Ray does.
 
-    Exit codes: 0 stopped; 2 bad input, or another controller runs; 5 the controller failed while it ran.
+    Exit codes: 0 stopped; 1 another controller runs, or this one cannot go on; 2 bad input.
     """
     from pearl.live.control.options import LogFormat, ServeOptions
 

@@ -145,7 +145,8 @@ def test_it_starts_serves_decides_and_stops(bench: Bench) -> None:
             assert await asyncio.to_thread(_generate, client.url, [1, 2, 3]) == continuation([1, 2, 3], 5)
             trainer = Trainer(client=client)
             await asyncio.to_thread(trainer.begin_batch, 0, trajectories=12)
-            assert (await asyncio.to_thread(client.state))["batch"]["step"] == 0
+            batch = (await asyncio.to_thread(client.state))["batch"]
+            assert (batch["step"], batch["trajectories"], batch["since_s"] < 10) == (0, 12, True)
             newest = await _decided_on("batch_started", client)
             assert newest["decision"]["configuration"] == "2C"
             ended = await asyncio.to_thread(trainer.finish_batch, 0)

@@ -32,7 +32,13 @@ def state_view(controller: Controller, *, cluster: str) -> Document:
         ],
         "weights": {"latest": record.latest, "oldest": record.oldest},
         "training": {"running": training.running is not None, "step": training.running},
-        "batch": {"step": batch.step, "trajectories": batch.trajectories, "since_s": batch.since_s} if batch else None,
+        "batch": {
+            "step": batch.step,
+            "trajectories": batch.trajectories,
+            "since_s": parts.clock.now_s() - batch.since_s,
+        }
+        if batch
+        else None,
         "plan": {
             "id": plan,
             "done": len(parts.progress.over.get(plan, ())),
