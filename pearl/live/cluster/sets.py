@@ -1,4 +1,4 @@
-"""`--set ray.address=auto`: a value of a document replaced by its path, with its place kept for messages."""
+"""`--cluster-set ray.address=auto`: a value of a document replaced by its path, with its place kept for messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_sets(document: Document, sets: Mapping[str, str]) -> Document:
 
 
 def _with_set(document: Document, name: str, text: str) -> Document:
-    file = f"--set {name}"
+    file = f"--cluster-set {name}"
     if not text.strip():
         raise ScenarioError(Fault(message=f"{file}: no value", expected="a value as written in the file"))
     path: PathKey = ("spec", *(int(part) if _INDEX.fullmatch(part) else part for part in name.split(".")))

@@ -139,16 +139,19 @@ def test_sets_replace_values_and_say_where_they_are_wrong(tmp_path: Path):
     assert (cluster.limits.canary_s, cluster.ray.nodes[0].workers, cluster.http.port) == (3.0, 5, 0)
     assert cluster.sha256 != load_cluster(path).sha256
     assert faults(path, {"limits.drain": "10"}) == [
-        "--set limits.drain:1:1: spec.limits.drain: a time needs a unit; expected a time such as 2s, 150ms, 10min,"
-        " not 10"
+        "--cluster-set limits.drain:1:1: spec.limits.drain: a time needs a unit; expected a time such as 2s, 150ms,"
+        " 10min, not 10"
     ]
-    assert "--set limits.dran:1:1: unknown key 'dran' (did you mean 'drain'?)" in faults(path, {"limits.dran": "1s"})
-    assert faults(path, {"ray.nodes.4.workers": "1"})[0].startswith("--set ray.nodes.4.workers:1:1: ray.nodes has no 4")
+    unknown = faults(path, {"limits.dran": "1s"})
+    assert "--cluster-set limits.dran:1:1: unknown key 'dran' (did you mean 'drain'?)" in unknown
+    (absent, *_) = faults(path, {"ray.nodes.4.workers": "1"})
+    assert absent.startswith("--cluster-set ray.nodes.4.workers:1:1: ray.nodes has no 4")
     assert "has no '" in faults(path, {f"ray.nodes.{'9' * 5000}": "1"})[0]
     assert "unknown key ''" in faults(path, {"": "1"})[0]
-    assert faults(path, {"device.name": "1"})[0].startswith("--set device.name:1:1: device has no 'name' to set")
+    (scalar, *_) = faults(path, {"device.name": "1"})
+    assert scalar.startswith("--cluster-set device.name:1:1: device has no 'name' to set")
     assert faults(path, {"limits.drain": " "}) == [
-        "--set limits.drain: no value; expected a value as written in the file"
+        "--cluster-set limits.drain: no value; expected a value as written in the file"
     ]
 
 
@@ -157,7 +160,7 @@ def test_local_nodes_may_share_a_gpu_and_not_take_the_same_one(tmp_path: Path):
     path = write(tmp_path, ("device: cpu", "device: cuda"))
     (fault,) = faults(path, sets)
     assert fault == (
-        "--set ray.nodes:1:1: 2 local nodes would take the same GPUs; expected one node, or a share below 1 as"
+        "--cluster-set ray.nodes:1:1: 2 local nodes would take the same GPUs; expected one node, or a share below 1 as"
         " zones.reserved.gpus"
     )
     assert load_cluster(path, {**sets, "zones": "{reserved: {gpus: 0.5}}"}).zones[Zone.RESERVED].gpus == 0.5
