@@ -59,9 +59,12 @@ class Drains:
         if not worker.must_leave:
             self._become(self.workers | {worker_id})
             self._raise_event(Event(kind=EventKind.RECLAIM_NOTICE, workers=(worker_id,)))
-        async with asyncio.timeout(deadline_s):
-            while not _left(self._ledger.state.workers, worker_id):
-                await self._moved.wait()
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not _left(self._ledger.state.workers, worker_id):
+                    await self._moved.wait()
+        except TimeoutError:
+            raise TimeoutError(f"{worker_id} has not left after {deadline_s:g} s, and goes on leaving") from None
 
     def undo(self, worker_id: str) -> bool:
         """Take a drain back; returns whether there was one. Raises `UsageError` for an unknown worker."""
