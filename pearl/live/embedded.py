@@ -244,7 +244,8 @@ def _host_environment() -> dict[str, str]:
     """With this copy of PEARL to import, there and in the workers."""
     path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     python_path = os.pathsep.join(part for part in path if part)
-    return {**_ray_environment(loopback=True), **os.environ, "PYTHONPATH": python_path}
+    patience = {"RAY_gcs_server_port_wait_time_s": f"{ANSWER_S:.0f}"}
+    return {**patience, **_ray_environment(loopback=True), **os.environ, "PYTHONPATH": python_path}
 
 
 def _ray_environment(*, loopback: bool) -> dict[str, str]:
