@@ -95,7 +95,8 @@ class PromptReport:
     """What became of a leg's prompt, by the engine's own clock."""
 
     cached_tokens: int
-    """Part of the prompt that was not computed: it was cached here, or pulled from another engine."""
+    """Part of the prompt that was cached. For a prompt that was pulled: here or where it was computed, as engines have
+    it."""
     queue_s: float
     """From the leg's arrival to the step that took it up, the pull of its KV cache included."""
     prefill_s: float
