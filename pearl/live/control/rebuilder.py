@@ -115,7 +115,7 @@ class Rebuilder:
     def roll_back(self, workers: Collection[str], why: str) -> None:
         """None of these joins: engines that started for it end, and their GPUs wait for another decision."""
         for group in [group for group in self._groups if not set(workers).isdisjoint(group.workers)]:
-            group.why = why
+            group.why = group.why or why
             group.call_off()
         for worker_id in workers:
             seat = self._crew.seats.get(worker_id)

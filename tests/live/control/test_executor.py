@@ -392,6 +392,26 @@ def test_a_worker_under_notice_when_the_controller_starts_keeps_its_deadline() -
     rigged(test, worker("a", must_leave=True, leave_within_s=10.0), worker("b"))
 
 
+def test_a_worker_that_dies_under_a_reclaim_notice_does_not_come_back() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.raise_event(reclaim("a", within_s=100.0))
+        await rig.executor.lose(["a"])
+        await at(2000.0)
+        assert [event.kind.value for event in rig.world.events] == ["reclaim_notice", "gpus_lost"]
+
+    rigged(test, worker("a"), worker("b"))
+
+
+def test_overlap_gpus_under_a_reclaim_notice_are_lost_at_its_end() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.raise_event(reclaim("o", within_s=10.0))
+        await at(11.0)
+        assert rig.lost() == [("o",)]
+        assert rig.world["o"].dead
+
+    rigged(test, worker("a"), asleep("o"))
+
+
 def test_losing_a_worker_twice_is_the_same_as_once() -> None:
     async def test(rig: Rig) -> None:
         rig.world["a"].delays["stop"] = 3.0

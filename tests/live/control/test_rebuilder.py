@@ -145,6 +145,7 @@ def test_a_launch_that_fails_cleans_up_the_group() -> None:
         await rig.carry_out(*GROUP)
         assert cleaned(rig, "n1", "n2")
         assert now_s() == 0.0, "the other start is called off at once"
+        assert rig.why(admit("n1", "n2")) == "rolled back: n2 did not start: no such node"
         assert "n1" not in rig.world.dispatch.pool.endpoints
 
     rigged(test, worker("a"), new("n1"), new("n2"))

@@ -72,6 +72,14 @@ def test_where_nobody_serves_with_the_same_weights_no_transfer_is_tried() -> Non
     rigged(test, worker("a", IDLE), asleep("o"))
 
 
+def test_no_transfer_is_tried_from_a_worker_with_other_weights() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.carry_out(borrow("o"))
+        assert rig.world["o"].calls == ["wake", "update_weights", "canary", "admit"]
+
+    rigged(test, worker("a"), asleep("o"), versions={"a": 4, "o": 4}, newest=weights(5), oldest=4)
+
+
 def test_a_worker_that_does_not_wake_leaves_the_pool() -> None:
     async def test(rig: Rig) -> None:
         rig.world["o"].failures["wake"] = UnfitError("no memory")

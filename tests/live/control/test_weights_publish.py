@@ -22,6 +22,7 @@ from tests.live.control.rigs import (
     D,
     P,
     Rig,
+    activate,
     asleep,
     at,
     borrow,
@@ -208,6 +209,34 @@ def test_leaving_wins_over_updating() -> None:
         assert published.updated == ("c",)
 
     rigged(test, worker("a"), worker("b"), worker("c", IDLE), max_staleness=1)
+
+
+def test_a_worker_that_must_leave_updates_no_more_though_no_plan_comes() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.raise_event(reclaim("a", within_s=20.0))
+        published = await rig.executor.publish(weights(1))
+        assert (published.updated, published.left) == (("b",), ())
+        assert rig.world["a"].calls == []
+
+    rigged(test, worker("a"), worker("b"), max_staleness=1)
+
+
+def test_weights_published_while_a_worker_is_activated_are_loaded_before_it_serves() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world["idle"].delays["admit"] = 5.0
+        rig.plan(activate("idle"))
+        await at(1.0)
+        await rig.executor.publish(weights(1))
+        await rig.executor.settle()
+        assert rig.world["idle"].calls == ["canary", "admit", "update_weights"]
+        assert rig.now("idle") == (C, ACTIVE)
+        assert all(
+            pool.endpoints["idle"].weight_version == 1
+            for pool in rig.world.dispatch.pools
+            if "idle" in {w.id for w in pool.dispatchable}
+        )
+
+    rigged(test, worker("a"), worker("idle", IDLE))
 
 
 def test_a_role_change_waits_for_the_update_and_counts_in_its_plan() -> None:
