@@ -32,6 +32,7 @@ LIVE_LIBRARIES = ("aiohttp", "ray", "vllm")
 @click.option("--host", help="Address to listen on, instead of the cluster file's.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of the cluster file's.")
 @click.option("--forecaster", default="observed", show_default=True, metavar="NAME", help="Source of forecasts.")
+@click.option("--text", is_flag=True, help="Take and give text too: loads the model's tokenizer.")
 @click.option("--shadow", is_flag=True, help="Decide and log, and change nothing.")
 @click.option("--dry-run", is_flag=True, help="Print the first plan for the nodes that are there, and end.")
 @click.option("-v", "--verbose", count=True, help="Say every event and decision on standard error; -vv: requests too.")
@@ -54,6 +55,7 @@ def serve(
     host: str | None,
     port: int | None,
     forecaster: str,
+    text: bool,
     shadow: bool,
     dry_run: bool,
     verbose: int,
@@ -79,11 +81,12 @@ def serve(
         port=port,
         forecaster=forecaster,
         shadow=shadow,
+        text=text,
     )
     if dry_run:
         with options.only_result_on_stdout():
-            text = _preview(asked, format)
-        options.emit(text, None)
+            first = _preview(asked, format)
+        options.emit(first, None)
         return
     _need(LIVE_LIBRARIES)
     from pearl.live.control.logs import set_up_logs

@@ -35,6 +35,8 @@ class ServeOptions:
     port: int | None = None
     forecaster: str = "observed"
     shadow: bool = False
+    text: bool = False
+    """Whether clients may send and get text."""
 
     def load(self) -> LiveCluster:
         """The cluster with what was given beside its file; raises `ScenarioError` with every fault.

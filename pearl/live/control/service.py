@@ -31,6 +31,7 @@ from pearl.live.fleet import RayFleet
 from pearl.live.protocol import EngineFactory, Tokenizer
 from pearl.live.recording import STORE_FILE
 from pearl.live.router.server import running_router
+from pearl.live.tokenizer import load_tokenizer
 from pearl.policy.load import load_policy
 from pearl.tracking.forecasters import Forecaster, get_forecaster
 
@@ -76,6 +77,7 @@ def serve(options: ServeOptions, *, ready: Ready) -> None:
         stack.callback(HostLock(cluster.state_dir).release)
         token = ensure_token(cluster.state_dir)
         eos_token_ids = prepare_model(cluster)
+        tokenizer = load_tokenizer(cluster.model.path) if options.text else None
         embedded = stack.enter_context(connected(cluster))
         fleet = RayFleet(cluster)
         service = Service(
@@ -89,6 +91,7 @@ def serve(options: ServeOptions, *, ready: Ready) -> None:
             forecaster=forecaster,
             shadow=options.shadow,
             ends_workers=embedded is not None,
+            tokenizer=tokenizer,
         )
         asyncio.run(run_service(service, ready=ready))
 
