@@ -179,6 +179,6 @@ def test_whatever_fails_nobody_is_left_behind(seed: int) -> None:
 
 
 @pytest.mark.slow
-@seeds(600)
+@seeds(200)
 def test_long_whatever_fails_nobody_is_left_behind(seed: int) -> None:
     history(5000 + seed, failing=seed % 2 == 0)
