@@ -134,6 +134,8 @@ class FakeWorker:
 
     async def report(self) -> EngineReport:
         await self._called("report")
+        if not self.running:
+            raise EngineUnavailableError(f"{self.name} has not started")
         return self._report()
 
     async def canary(self, *, id: str, timeout_s: float) -> None:

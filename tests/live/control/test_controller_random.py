@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pearl.core.cluster import Role, Status, Zone
+from pearl.core.cluster import Mode, Role, Status, Zone
 from pearl.core.event import Event, EventKind
+from pearl.core.plan import AdmitGroup, Borrow, Plan, Start, Step
 from pearl.errors import PearlError
 from pearl.live.control.executor import LiveExecutor
 from pearl.live.control.limits import ControlLimits
@@ -86,7 +87,7 @@ class History:
 
     async def step(self) -> None:
         operation = self.dice.choice(
-            [self.add, self.reclaim, self.die, self.train, self.train, self.publish, self.roll, self.pause, self.pause]
+            [self.add, self.reclaim, self.die, self.train, self.train, self.publish, self.roll, self.pause, self.lend]
         )
         with contextlib.suppress(PearlError):  # a stale step, an unknown worker: refused, and nothing is changed
             operation()
@@ -134,6 +135,22 @@ class History:
             return
         self.batch = self.version + 1
         self.tasks.append(asyncio.create_task(pipeline.begin(step=self.batch, trajectories=16, deadline_s=0.1)))
+
+    def lend(self) -> None:
+        """Borrow what is idle, whatever the policy thinks of it; `train` asks for it back."""
+        state = self.now.ledger.state
+        role = Role.DECODE if state.counts.mode is Mode.DISAGGREGATED else Role.COLOCATED
+        steps: list[Step] = []
+        for w in state.workers:
+            if w.zone is Zone.OVERLAP and w.status is Status.INACTIVE and not w.must_leave:
+                if w.started:
+                    steps.append(Borrow(worker=w.id, role=role, estimated_s=1.0))
+                else:
+                    start = Start(worker=w.id, role=role, estimated_s=1.0)
+                    steps += (start, AdmitGroup(workers=(w.id,), estimated_s=1.0))
+        plan = Plan(from_epoch=state.epoch, steps=tuple(steps))
+        if not plan.empty:
+            self.now.controller.decider.carry_out(plan, because="the test lends")
 
     def pause(self) -> None:
         self.accepted.append(self.now.controller.raise_event(Event(kind=EventKind.OPERATOR)))
