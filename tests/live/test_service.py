@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pearl.api import choose_predictor, choose_solver
+from pearl.cli.main import run
 from pearl.errors import InputError, PearlError
 from pearl.live.client import AdminClient, NotRunningError, RejectedError
 from pearl.live.cluster.load import load_cluster
@@ -341,7 +342,7 @@ def test_too_few_nodes_and_an_address_in_use(bench: Bench) -> None:
     live(work())
 
 
-def test_what_was_recorded_can_be_read_back(bench: Bench) -> None:
+def test_what_was_recorded_can_be_read_back_and_replayed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with bench.running() as client:
             await until(_serving(1), client)
@@ -360,3 +361,7 @@ def test_what_was_recorded_can_be_read_back(bench: Bench) -> None:
         assert [event.kind for event in events][-1] == "profile_updated"
 
     live(work())
+    assert run(["replay", str(bench.directory), "--cluster", "demo-cpu", "--solver", "enumerate"]) == 0
+    out = capsys.readouterr().out
+    assert "batch_started" in out
+    assert "profile_updated" in out
