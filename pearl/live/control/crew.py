@@ -119,6 +119,7 @@ class Crew:
 
     async def settle(self) -> None:
         """Wait until no seat does anything and nothing goes on in the background."""
+        await asyncio.sleep(0)  # what the last change of the ledger leads to has begun by then
         while tasks := self._under_way():
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)

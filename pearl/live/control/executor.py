@@ -239,13 +239,16 @@ class LiveExecutor:
                 self._program.ended()
 
     def _consider(self, order: Order, seat: Seat, outcome: Outcome) -> None:
-        """What a worker's failure means for it, and for its group."""
-        if outcome.failure is None:
-            return
-        if isinstance(order.step, Start):
-            self._rebuilder.start_failed(seat, outcome)
-        else:
-            self._departures.expel(seat.id, outcome.because)
+        """What it means for a worker, and for its group, how a step came out."""
+        match order.step, outcome.phase:
+            case Start(), Phase.ENDED:
+                self._rebuilder.start_ended(seat)
+            case Start(), Phase.FAILED if outcome.failure is not None:
+                self._rebuilder.start_failed(seat, outcome)
+            case _ if outcome.failure is not None:
+                self._departures.expel(seat.id, outcome.because)
+            case _:
+                pass
 
     def _begin_group(self, order: Order, step: AdmitGroup) -> bool:
         def over(outcome: Outcome, seconds: float) -> None:
@@ -296,9 +299,13 @@ class LiveExecutor:
         for seat in gone:
             self._rebuilder.member_leaves(seat, f"{seat.id} is gone")
         for worker in before.workers:
-            now, seat_now = after.by_id.get(worker.id), self._crew.seats.get(worker.id)
-            if seat_now is not None and now is not None and now.must_leave and not worker.must_leave:
-                self._rebuilder.member_leaves(seat_now, f"{worker.id} must leave")
+            now, here = after.by_id.get(worker.id), self._crew.seats.get(worker.id)
+            if now is None or here is None or now.must_leave == worker.must_leave:
+                continue
+            if now.must_leave:
+                self._rebuilder.member_leaves(here, f"{worker.id} must leave")
+            else:
+                self._weights.catch_up(here)
 
     # Telling
 

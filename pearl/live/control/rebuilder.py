@@ -27,7 +27,7 @@ class _MemberError(Exception):
 
 
 class _LeavingError(Exception):
-    """A member must leave at the last moment."""
+    """A member cannot join, through no fault of its own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,11 +90,17 @@ class Rebuilder:
         self.roll_back(self._companions(seat.id), f"{seat.id} did not start: {outcome.because}")
         self._expel(seat.id, outcome.because)
 
+    def start_ended(self, seat: Seat) -> None:
+        """An engine is up: where nobody is to admit it any more, it ends again."""
+        if seat.joining and not any(seat.id in workers for workers in self._expected()):
+            self.roll_back((seat.id,), "no group admits it")
+
     # Joining
 
     def starting(self, workers: Collection[str]) -> bool:
         """Whether every one of these starts, or is up and waits for its group."""
-        return all((seat := self._crew.seats.get(worker_id)) is not None and seat.joining for worker_id in workers)
+        seats = [self._crew.seats.get(worker_id) for worker_id in workers]
+        return all(seat is not None and (seat.joining or _to_start(seat)) for seat in seats)
 
     def begin_group(self, workers: tuple[str, ...], over: Over) -> str | None:
         """Admit these workers together once all are up; why not, where they cannot be."""
@@ -119,7 +125,10 @@ class Rebuilder:
             group.call_off()
         for worker_id in workers:
             seat = self._crew.seats.get(worker_id)
-            if seat is not None and seat.joining:
+            if seat is None:
+                continue
+            seat.drop_waiting(why, lambda job: isinstance(job.step, Start))
+            if seat.joining:
                 self._clean(seat, why)
 
     def member_leaves(self, seat: Seat, why: str) -> None:
@@ -135,6 +144,8 @@ class Rebuilder:
             async with AsyncExitStack() as holds:
                 for seat in seats:
                     await holds.enter_async_context(seat.held("admission"))
+                if not all(seat.joining and seat.up for seat in seats):
+                    raise _LeavingError("a member was not started")
                 began_s = self._crew.now_s()
                 await self._prepare(seats)
                 self._admit(group, seats)
@@ -181,8 +192,11 @@ class Rebuilder:
 
     def _companions(self, worker_id: str) -> tuple[str, ...]:
         """The worker and those that it was to join with."""
-        groups = [group.workers for group in self._groups] + [step.workers for step in self._planned()]
-        return next((workers for workers in groups if worker_id in workers), (worker_id,))
+        return next((workers for workers in self._expected() if worker_id in workers), (worker_id,))
+
+    def _expected(self) -> list[tuple[str, ...]]:
+        """Groups that wait for their admission, and those whose admission is a step to come."""
+        return [group.workers for group in self._groups] + [step.workers for step in self._planned()]
 
     def _clean(self, seat: Seat, why: str) -> None:
         seat.joining = False
@@ -190,3 +204,8 @@ class Rebuilder:
         seat.drop_waiting(why)
         seat.interrupt(why)
         seat.submit(self._crew.end_job(seat))
+
+
+def _to_start(seat: Seat) -> bool:
+    """Whether an engine is to start once what goes on there is over."""
+    return any(isinstance(job.step, Start) for job in seat.waiting)

@@ -92,6 +92,17 @@ class Weights:
             task.add_done_callback(lambda _: void(self._publications.pop(ref.version)))
         return await asyncio.shield(task)
 
+    def catch_up(self, seat: Seat) -> None:
+        """Update a worker that was left out because it had to leave, and stays after all."""
+        if self.behind(seat):
+            self._crew.spawn(self._catch_up(seat), f"weights of {seat.id}")
+
+    async def _catch_up(self, seat: Seat) -> None:
+        async with self._one_at_a_time:
+            worker = self._crew.worker(seat.id)
+            if worker is not None and self._due(seat, worker):
+                await self._in_turn(seat, worker, self._gates())
+
     def _accept(self, ref: WeightRef) -> None:
         newest = self.newest
         if newest is not None and ref.version < newest.version:

@@ -189,10 +189,10 @@ def test_a_step_with_nothing_to_do_is_dropped_with_its_reason(step: Step) -> Non
 def test_a_worker_that_must_leave_takes_no_new_role() -> None:
     async def test(rig: Rig) -> None:
         rig.world.raise_event(reclaim("a", "b"))
-        await rig.carry_out(change("a", C, P), activate("b"), start("n1"))
-        assert (rig.now("a"), rig.now("b"), rig.now("n1")) == ((C, ACTIVE), (IDLE, INACTIVE), (C, TRANSITIONING))
+        await rig.carry_out(change("a", C, P), activate("b"))
+        assert (rig.now("a"), rig.now("b")) == ((C, ACTIVE), (IDLE, INACTIVE))
 
-    rigged(test, worker("a"), worker("b", IDLE), new("n1"))
+    rigged(test, worker("a"), worker("b", IDLE))
 
 
 def test_steps_of_a_worker_that_is_lost_in_the_middle_are_over() -> None:

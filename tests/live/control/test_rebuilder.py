@@ -216,6 +216,29 @@ def test_ending_a_failed_group_keeps_its_gpus_out_of_any_plan_until_they_are_fre
     rigged(test, worker("a"), new("n1"), new("n2"))
 
 
+def test_a_plan_made_while_a_failed_group_still_ends_waits_for_it_and_joins() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.fleet.prepare = lambda w: w.delays.update(start=60.0, stop=4.0)
+        rig.plan(*GROUP)
+        await at(10.0)
+        rig.world.raise_event(reclaim("n1"))
+        await at(12.0)
+        rig.plan(start("n2"), admit("n2"), id="p2")
+        await rig.executor.settle()
+        assert rig.now("n2") == (C, ACTIVE)
+        assert now_s() == 14.0 + 60.0
+
+    rigged(test, worker("a"), new("n1"), new("n2"))
+
+
+def test_an_engine_that_nobody_admits_ends_again() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.carry_out(start("n1"))
+        assert cleaned(rig, "n1")
+
+    rigged(test, worker("a"), new("n1"))
+
+
 # Weights
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,19 @@ def test_a_worker_that_must_leave_updates_no_more_though_no_plan_comes() -> None
         assert rig.world["a"].calls == []
 
     rigged(test, worker("a"), worker("b"), max_staleness=1)
+
+
+def test_a_worker_that_stays_after_all_catches_up() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.raise_event(reclaim("a"))
+        await rig.executor.publish(weights(1))
+        assert rig.world["a"].calls == []
+        rig.world.ledger.put(replace(rig.world.now("a"), must_leave=False))
+        await rig.executor.settle()
+        assert rig.world.ledger.version("a") == 1
+        assert rig.now("a") == (C, ACTIVE)
+
+    rigged(test, worker("a"), worker("b"))
 
 
 def test_weights_published_while_a_worker_is_activated_are_loaded_before_it_serves() -> None:
