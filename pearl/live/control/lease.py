@@ -13,19 +13,25 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pearl.errors import PearlError
 
 LEASE_S = 15.0
 """A dead controller is followed after this long: time for two renewals that hang, and one that does not."""
+START_S = 60.0
+"""The actor's process has started by then, on a busy host too."""
+ACQUIRE_TRIES = 3
+"""The answer to the first may take as long as the actor's process to start, and the lease be over by then."""
 RENEW_EVERY = 3
 """Renewals in the life of a lease; each may take as long as the pause before it."""
 RETRY_EVERY = 15
 """Renewals in the life of a lease, once one failed."""
+
+T = TypeVar("T")
 
 
 class LeaseError(PearlError):
@@ -139,16 +145,19 @@ class Lease:
 
     async def acquire(self, *, after_term: int = 0) -> int:
         """Take the lease; returns its term. Raises `LeaseError` that says who holds it, and for how long."""
-        asked_s = self.now_s()
-        grant = await self._within(self.authority.acquire(self.owner, self.lease_s, after_term))
-        if grant.owner != self.owner:
-            raise LeaseError(
-                f"another controller, {grant.owner}, holds the lease of this cluster for {grant.left_s:.0f} s more, and"
-                " renews it while it runs: stop it (`pearl stop`), or wait until its lease ends"
-            )
-        self.term, self._until_s = grant.term, asked_s + self.lease_s
-        self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="lease")
-        return self.term
+        limit_s = max(START_S, self.lease_s / RENEW_EVERY)
+        for _ in range(ACQUIRE_TRIES):
+            grant = await self._within(self.authority.acquire(self.owner, self.lease_s, after_term), limit_s)
+            if grant.owner != self.owner:
+                raise LeaseError(
+                    f"another controller, {grant.owner}, holds the lease of this cluster for {grant.left_s:.0f} s more,"
+                    " and renews it while it runs: stop it (`pearl stop`), or wait until its lease ends"
+                )
+            self.term = grant.term
+            if await self._extend():
+                self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="lease")
+                return self.term
+        raise LeaseError(f"the lease ended {ACQUIRE_TRIES} times before it could be renewed: is the host overloaded?")
 
     async def release(self) -> None:
         """Give the lease back, so that the next controller need not wait. Idempotent."""
@@ -159,27 +168,32 @@ class Lease:
         self._renewing = None
         self._until_s = 0.0
         with contextlib.suppress(LeaseError):
-            await self._within(self.authority.release(self.owner, self.term))
+            await self._within(self.authority.release(self.owner, self.term), self.lease_s / RENEW_EVERY)
 
     async def _renew(self) -> None:
         pause_s = self.lease_s / RENEW_EVERY
         while True:
             await asyncio.sleep(min(pause_s, max(self._until_s - self.now_s(), 0.0)))
-            asked_s = self.now_s()
-            if asked_s >= self._until_s:
+            if self.now_s() >= self._until_s:
                 break
             try:
-                grant = await self._within(self.authority.renew(self.owner, self.term, self.lease_s))
+                if not await self._extend():
+                    break
+                pause_s = self.lease_s / RENEW_EVERY
             except LeaseError:
                 pause_s = self.lease_s / RETRY_EVERY
-                continue
-            if grant is None:
-                break
-            self._until_s, pause_s = asked_s + self.lease_s, self.lease_s / RENEW_EVERY
         self.lost.set()
 
-    async def _within(self, call: Any) -> Any:
-        limit_s = self.lease_s / RENEW_EVERY
+    async def _extend(self) -> bool:
+        """Renew; whether the lease is still ours. It counts from before the question."""
+        asked_s = self.now_s()
+        renewal = self.authority.renew(self.owner, self.term, self.lease_s)
+        if await self._within(renewal, self.lease_s / RENEW_EVERY) is None:
+            return False
+        self._until_s = asked_s + self.lease_s
+        return True
+
+    async def _within(self, call: Awaitable[T], limit_s: float) -> T:
         try:
             async with asyncio.timeout(limit_s):
                 return await call

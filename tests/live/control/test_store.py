@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,29 @@ def test_it_survives_a_process_that_never_closed_it(tmp_path: Path) -> None:
     store.write(event(1))
     store._db.close()  # as the system does when a process dies
     assert ControlStore(tmp_path / "c.db").last("events") == 1
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pearl.live.control.store import AddEvent, ControlStore
+store = ControlStore(Path(sys.argv[1]))
+for number in range(1, 1_000_000):
+    store.write(AddEvent(number=number, at_unix_s=0.0, kind="operator", workers=(), data={}))
+    print(number, flush=True)
+"""
+
+
+def test_what_was_answered_survives_a_process_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    for _ in range(200):
+        writer.stdout.readline()
+    writer.kill()
+    answered = [int(line) for line in writer.stdout.read().splitlines() if line]
+    writer.wait()
+    assert ControlStore(path).last("events") >= max(answered, default=200) >= 200
 
 
 def test_one_owner(tmp_path: Path) -> None:
