@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
+
+Widths = NDArray[np.int_]
 
 IDLE_POINTS = 64
 """Quantiles of the idle time that Che's curve is drawn through."""
@@ -33,6 +36,11 @@ class AffinityCache:
     ratios: Floats
     hits: Floats
 
+    @property
+    def found(self) -> Floats:
+        """Share of the prefix that is found where nothing was evicted: all of it."""
+        return np.ones((1, 1))
+
     def hit(self, *, memory_tokens: Floats, prefix_tokens: Floats, customers: Floats, idle_share: Floats) -> Floats:
         """Expected share of a prefix that is found.
 
@@ -52,17 +60,36 @@ class RoundRobinCache:
     """Share of the prefix that an earlier visit left, were nothing evicted, by stage and number of workers."""
     visited: Floats
     """Chance that a trajectory has been at a given worker before."""
+    exposure: Floats
+    """Of the time since a copy was left, the share that falls into each stage; shape (stages, stages, workers): the
+    second axis is that stage."""
 
     def hit(self, *, memory_tokens: Floats, prefix_tokens: Floats, customers: Floats, idle_share: Floats) -> Floats:
         """Expected share of a prefix that is found: every worker is asked to hold every trajectory that it has met.
 
         Visits come back after a geometric number of cycles, so that the hit probability equals memory over demand, down
-        to the memory of one cycle: below that, nothing lasts until the next visit.
+        to the memory of one cycle: below that, nothing lasts until the next visit. A copy that is found has outlasted
+        what was asked of the memory since it was left, and not only what is asked of it now.
         """
         del idle_share  # A trajectory is away from all workers but one, whatever it does.
-        per_cycle = memory_tokens / np.maximum(customers * prefix_tokens, 1e-9)
-        lasting = np.clip((per_cycle - 1 + IDLE_SPREAD) / (2 * IDLE_SPREAD), 0.0, 1.0)
-        return self.found * lasting * np.minimum(per_cycle / (self.workers * self.visited), 1.0)
+        asked = customers * prefix_tokens / np.maximum(memory_tokens, 1.0)
+        since_left: Floats = np.einsum("skw,kw->sw", self.exposure, np.broadcast_to(asked, self.exposure.shape[1:]))
+        per_cycle = 1 / np.maximum(since_left, 1e-9)
+        return self.found * _lasting(per_cycle) * np.minimum(per_cycle / (self.workers * self.visited), 1.0)
+
+    def hit_behind_everybody(
+        self, hit: Floats, *, memory_tokens: float, prefix_tokens: Floats, customers: Floats
+    ) -> Floats:
+        """What is left of `hit` at the worker where everybody queues: it serves all of them between two visits."""
+        everybody = customers * self.workers * prefix_tokens
+        result: Floats = hit * _lasting(memory_tokens / np.maximum(everybody, 1e-9))
+        return result
+
+
+def _lasting(per_cycle: Floats) -> Floats:
+    """Chance that a copy lasts for one cycle, in which `1/per_cycle` times the memory is asked for."""
+    chance: Floats = np.clip((per_cycle - 1 + IDLE_SPREAD) / (2 * IDLE_SPREAD), 0.0, 1.0)
+    return chance
 
 
 Cache = AffinityCache | RoundRobinCache
@@ -103,4 +130,22 @@ def round_robin_cache(stages: Stages, workers: Floats, *, keeps_output: bool) ->
         workers=workers[None, :],
         found=np.add.reduceat(share, edges, axis=0) / widths[:, None],
         visited=1 - (1 - 1 / workers[None, :]) ** (stages.turn + 1),
+        exposure=_exposure(edges, widths, workers),
     )
+
+
+def _exposure(edges: Widths, widths: Widths, workers: Floats) -> Floats:
+    """Where the time lies since a trajectory was last at the worker that it meets.
+
+    It was there j turns ago with probability (1/N)(1-1/N)^(j-1), so that i turns ago lie within that time with
+    (1-1/N)^i; turns before the first are none.
+    """
+    stays = 1 - 1 / workers
+    weights = np.zeros((edges.size, workers.size))
+    exposure = np.zeros((edges.size, edges.size, workers.size))
+    for stage, (first, width) in enumerate(zip(edges.tolist(), widths.tolist(), strict=True)):
+        for turn in range(first, first + width):
+            weights *= stays
+            weights[stage] += 1 - stays
+            exposure[stage] += weights / (1 - stays ** (turn + 1)) / width
+    return exposure

@@ -112,7 +112,8 @@ class ColocatedNetwork:
         """From admission to the first token: the step under way, the prefills before it, its own, with decode."""
         respond, decode, _, hit = state
         added = self._work.added_s(hit, work)
-        other = fcfs_other_s(work, added_s=added, variation=self._work.variation(hit, work), response_s=respond)
+        variation = self._work.variation(hit, work, found=self._cache.found)
+        other = fcfs_other_s(work, added_s=added, variation=variation, response_s=respond)
         queued = shared_s(work, other, others=others, away_s=cycle - respond)
         together = in_step_s(
             work,

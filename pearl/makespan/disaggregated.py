@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from pearl.core.engine import EngineProfile
-from pearl.makespan.cache import Cache
+from pearl.makespan.cache import AffinityCache, Cache, RoundRobinCache
 from pearl.makespan.costs import decode_step_s
 from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 from pearl.makespan.station import (
     PrefillWork,
+    cyclic_s,
     fcfs_other_s,
     first_step_prompts,
+    hot_spot_s,
     in_step_s,
     shared_s,
     synchrony,
@@ -66,6 +68,7 @@ class DisaggregatedNetwork:
         ready = prefill_workers * self._most_prefills
         fed = np.maximum(1 - (1 - 1 / decode_workers) ** ready, LEAST_FED)
         self._fed = fed if whole else np.ones_like(ready)
+        self._prefill_workers = prefill_workers
 
     def solve(self, like: Cycle | None = None) -> Cycle:
         """The fixed point; `like` is one of a similar load to start from."""
@@ -84,10 +87,11 @@ class DisaggregatedNetwork:
         respond, decode, admission, transfer, hit, _ = state
         work = self._work.mean_s(hit)
         cycle = self._stages.environment_s + respond + transfer + admission + decode
+        hot_spot = self._hot_spot_s(work, hit, cycle)
         batch = np.clip(self._decoding * decode / cycle, 1.0, self._most)
         return Cycle(
             work_s=work,
-            wait_s=np.maximum(respond - work, 0.0) + admission,
+            wait_s=np.maximum(respond - work, 0.0) + admission + hot_spot,
             transfer_s=transfer,
             decode_s=decode,
             step_s=self._step_s(batch),
@@ -95,6 +99,20 @@ class DisaggregatedNetwork:
             hit=hit,
             state=state,
         )
+
+    def _hot_spot_s(self, work: Floats, hit: Floats, cycle: Floats) -> Floats:
+        cache = self._prefill_cache
+        if isinstance(cache, AffinityCache):
+            return np.zeros_like(work)
+        behind = cache.hit_behind_everybody(
+            hit,
+            memory_tokens=self._engine.kv_colocated_tokens,
+            prefix_tokens=self._prefix,
+            customers=self._prefilling,
+        )
+        several = self._prefill_workers > 1
+        slow = self._prefilling * self._work.mean_s(behind)
+        return several * hot_spot_s(self._prefilling * work / cycle, slow, cycle)
 
     def _step_s(self, batch: Floats) -> Floats:
         own = self._stages.running_tokens
@@ -148,8 +166,12 @@ class DisaggregatedNetwork:
     def _respond_s(self, work: Floats, hit: Floats, respond: Floats, away: Floats, in_step: Floats) -> Floats:
         others = self._prefilling - 1
         added = self._work.added_s(hit, work)
-        other = fcfs_other_s(work, added_s=added, variation=self._work.variation(hit, work), response_s=respond)
+        variation = self._work.variation(hit, work, found=self._prefill_cache.found)
+        other = fcfs_other_s(work, added_s=added, variation=variation, response_s=respond)
         queued = shared_s(work, other, others=others, away_s=away)
+        if isinstance(self._prefill_cache, RoundRobinCache):
+            backlog = added * others - away
+            queued = cyclic_s(queued, work, backlog_s=backlog, variation=variation, workers=self._prefill_workers)
         together = in_step_s(
             work, added, others=others, away_s=away, together=self._sharing, first_turn=self._stages.first_turn
         )

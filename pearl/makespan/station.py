@@ -13,6 +13,10 @@ from pearl.makespan.costs import prefill_s
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 
+USED_SOME, USED_ALL = 0.9, 1.0
+"""Utilisations at which no worker, and for certain one, falls behind the others. At 0.9 a queue of independent arrivals
+is some ten turns long, and moves by as much."""
+
 
 def shared_s(alone_s: Floats, other_s: Floats, *, others: Floats, away_s: Floats) -> Floats:
     """Time at a station where every other customer present adds to one's own: R = A + other·(m-1)·R/(Z+R).
@@ -34,6 +38,32 @@ def fcfs_other_s(work_s: Floats, *, added_s: Floats, variation: Floats, response
     served = np.minimum(work_s / np.maximum(response_s, 1e-12), 1.0)
     residual = work_s * (1 + np.minimum(variation, 1.0)) / 2
     result: Floats = added_s + served * (residual - added_s)
+    return result
+
+
+def cyclic_s(queued_s: Floats, work_s: Floats, *, backlog_s: Floats, variation: Floats, workers: Floats) -> Floats:
+    """Response time where a router deals turns out in turn to `workers`, from that of independent arrivals.
+
+    Of a Poisson stream every N-th arrival goes to one worker: times between those vary by 1/N of a Poisson stream's.
+    Waiting grows with the sum of both variations, (c_a² + c_s²)/(1 + c_s²) of what independent arrivals wait (A. Allen,
+    *Probability, Statistics, and Queueing Theory*, 1990, section 5.3); what even spacing cannot avoid is `backlog_s`.
+    """
+    varied = np.minimum(variation, 1.0)
+    share = (1 / workers + varied) / (1 + varied)
+    result: Floats = share * queued_s + (1 - share) * (work_s + np.maximum(backlog_s, 0.0))
+    return result
+
+
+def hot_spot_s(used: Floats, slow_cycle_s: Floats, cycle_s: Floats) -> Floats:
+    """What a turn waits in addition where one of the prefill workers has become slower than the others.
+
+    Turns are dealt out evenly, whatever the queues. Once a worker is short of slack (`used`, its utilisation, shape
+    (stages, configurations)), its queue is as long as the time for which prefixes last: what waits there loses its
+    prefix, the worker takes longer for each turn, and its queue grows, until everybody waits there for
+    `slow_cycle_s`, all others being faster. It stays so while that is longer than the cycle without it.
+    """
+    fallen = np.clip((used - USED_SOME) / (USED_ALL - USED_SOME), 0.0, 1.0)
+    result: Floats = np.maximum.accumulate(fallen, axis=0) * np.maximum(slow_cycle_s - cycle_s, 0.0)
     return result
 
 
@@ -108,8 +138,9 @@ class PrefillWork:
         result: Floats = mean_s - self._cost.p0_s * np.maximum(1 - tokens / self._chunk, 0.0)
         return result
 
-    def variation(self, hit: Floats, mean_s: Floats) -> Floats:
-        """Squared coefficient of variation of the work."""
-        missing = hit * (1 - hit) * (self._missed_s - self._found_s) ** 2 if self._whole else 0.0
+    def variation(self, hit: Floats, mean_s: Floats, *, found: Floats) -> Floats:
+        """Squared coefficient of variation of the work; a copy of the share `found` of the prefix lasts or not."""
+        lasted = np.clip(hit / np.maximum(found, 1e-9), 0.0, 1.0)
+        missing = lasted * (1 - lasted) * (self._missed_s - self.mean_s(found)) ** 2
         result: Floats = (missing + self._own_variance_s2) / np.maximum(mean_s, 1e-12) ** 2
         return result

@@ -11,6 +11,7 @@ from benchmarks.makespan_accuracy import Result, run_case
 from pearl.core.cluster import Counts
 from pearl.core.workload import Routing
 from pearl.makespan.registry import get_predictor
+from pearl.reproduce.models import load_model
 from pearl.sim.batch import simulate_batch
 from tests.makespan.cases import DENSE, FIXED, SPARSE, VARIED
 
@@ -33,6 +34,17 @@ def test_a_varied_batch_and_its_tail():
         simulated = [simulate_batch(VARIED, DENSE, counts=counts, seed=seed).makespan_s for seed in range(6)]
         predicted = get_predictor("network").paths(VARIED, DENSE, counts).makespan_s
         assert predicted == pytest.approx(float(np.mean(simulated)), rel=0.12)
+
+
+@pytest.mark.parametrize(
+    "pool", [Counts(prefill=3, decode=5), Counts(prefill=4, decode=4), Counts(prefill=5, decode=3)]
+)
+def test_one_prefill_worker_may_fall_behind_under_round_robin(pool):
+    """With the paper's workload a worker short of slack loses its prefixes, and all queue there: up to +30 %."""
+    world = load_model("qwen3-8b")
+    simulated = [simulate_batch(world.workload, world.engine, counts=pool, seed=seed).makespan_s for seed in range(2)]
+    predicted = get_predictor("network").paths(world.workload, world.engine, pool).makespan_s
+    assert predicted == pytest.approx(float(np.mean(simulated)), rel=0.12)
 
 
 @pytest.mark.slow

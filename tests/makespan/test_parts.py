@@ -13,7 +13,7 @@ from pearl.makespan.costs import decode_step_s, prefill_s
 from pearl.makespan.ladder import between_rungs, every_pair, ladder, ladder_pairs
 from pearl.makespan.sample import Floats, representative_trajectories
 from pearl.makespan.stages import MOST_STAGES, stage_edges, stages_of
-from pearl.makespan.station import fcfs_other_s, shared_s
+from pearl.makespan.station import cyclic_s, fcfs_other_s, hot_spot_s, shared_s
 from pearl.makespan.turn import queued_s
 from tests.makespan.cases import DENSE, FIXED, SPARSE, VARIED
 
@@ -93,6 +93,43 @@ def test_round_robin_over_one_worker_is_affinity_and_over_many_finds_little():
     assert found[1, 1] == pytest.approx(1 / 8), "the second turn meets the first one's worker once in eight"
     assert (np.diff(found[1:, 1]) > 0).all(), "later turns have more visits behind them"
     assert found[:, 2].max() < 1e-5
+
+
+def test_under_round_robin_a_copy_has_outlasted_the_load_since_it_was_left():
+    stages = stages_of(representative_trajectories(VARIED, 64))
+    calm, full = np.full((stages.turn.size, 1), 1.0), np.linspace(8.0, 1.0, stages.turn.size)[:, None]
+    one, many = (round_robin_cache(stages, at(workers), keeps_output=True) for workers in (1, 16))
+    for cache in (one, many):
+        assert cache.exposure.sum(axis=1) == pytest.approx(np.ones_like(cache.exposure[0]))
+    assert one.exposure[:, :, 0] == pytest.approx(np.eye(stages.turn.size)), "the last turn was at the same worker"
+
+    def last_hit(customers: Floats) -> float:
+        return float(
+            many.hit(memory_tokens=at(500), prefix_tokens=at(100), customers=customers, idle_share=at(1))[-1, 0]
+        )
+
+    assert last_hit(full) < last_hit(calm), "the load has fallen, but the copies of the time before are gone"
+
+
+@given(work=times, queued=times, backlog=st.floats(-10, 10), variation=st.floats(0, 3))
+def test_turns_that_are_dealt_out_in_turn_wait_less(work: float, queued: float, backlog: float, variation: float):
+    def respond(workers: float, varied: float) -> float:
+        arrivals = {"backlog_s": at(backlog), "variation": at(varied), "workers": at(workers)}
+        return float(cyclic_s(at(work + queued), at(work), **arrivals)[0])
+
+    assert respond(1, variation) == pytest.approx(work + queued), "one worker gets every turn"
+    assert respond(1e9, 0) == pytest.approx(work + max(backlog, 0.0), abs=1e-5), (
+        "even arrivals and even service: no waiting"
+    )
+    if queued >= backlog:
+        assert respond(8, variation) <= respond(1, variation) + 1e-9
+
+
+def test_a_hot_spot_begins_where_no_slack_is_left_and_lasts_while_it_is_slower():
+    used = np.array([[0.5], [1.0], [0.6], [0.6]])
+    slow, cycle = np.array([[9.0], [9.0], [9.0], [3.0]]), np.full((4, 1), 5.0)
+    assert hot_spot_s(used, slow, cycle)[:, 0].tolist() == [0.0, 4.0, 4.0, 0.0]
+    assert hot_spot_s(0.9 * np.ones((4, 1)), slow, cycle).sum() == 0
 
 
 def test_a_prefill_worker_lacks_the_outputs():
