@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pearl.core.cluster import Mode, Role
 
 
 def steering_policy(name: str, mode: Mode, wanted: Mapping[str, Role] | None = None, *, most: int | None = None) -> str:
-    """The text of a policy under which as many workers serve as may, and then as many as may in the roles `wanted`.
+    """The text of a policy under which as many workers serve as may, none of a node in `wanted` in another role.
 
-    `wanted` are roles by node; `most` limits how many workers serve. Overlap workers are borrowed when they are free.
+    `most` limits how many workers serve. Overlap workers are borrowed when they are free. The roles are rules, since a
+    rule that staying breaks forces a change, also one that is predicted to be slower.
     """
     everyone = "N_C" if mode is Mode.COLOCATED else "N_P + N_D"
-    tiers = [{"name": "serving", "maximize": everyone}]
-    if wanted:
-        fits = " + ".join(f"count(role={role}, node='{node}')" for node, role in sorted(wanted.items()))
-        tiers.append({"name": "roles", "maximize": fits})
-    tiers.append({"name": "churn", "minimize": "3*role_changes + 2*adds + removes"})
-    spec: dict[str, Any] = {
-        "decision": {
-            "modes": [mode.value],
-            "hysteresis": {"semantics": "charge"},  # a gate would refuse what is predicted to be slower
-            "borrow": {"enabled": True, "gated": False},
+    rules = [_rule(node, role) for node, role in sorted((wanted or {}).items())]
+    if most is not None:
+        rules.append({"name": "most", "require": f"{everyone} <= {most}"})
+    spec = {
+        "decision": {"modes": [mode.value], "borrow": {"enabled": True, "gated": False}},
+        "constraints": rules,
+        "objective": {
+            "tiers": [
+                {"name": "serving", "maximize": everyone},
+                {"name": "churn", "minimize": "3*role_changes + 2*adds + removes"},
+            ]
         },
-        "objective": {"tiers": tiers},
         "solver": {"prefer": ["cpsat", "enumerate"], "time_limit": "2s", "on_limit": "keep_current", "seed": 0},
     }
-    if most is not None:
-        spec["constraints"] = [{"name": "most", "require": f"{everyone} <= {most}", "message": "as asked for"}]
     document = {
         "apiVersion": "pearl.dev/v1alpha1",
         "kind": "SchedulingPolicy",
@@ -38,3 +36,8 @@ def steering_policy(name: str, mode: Mode, wanted: Mapping[str, Role] | None = N
         "spec": spec,
     }
     return json.dumps(document, indent=1)
+
+
+def _rule(node: str, role: Role) -> dict[str, str]:
+    other = Role.DECODE if role is Role.PREFILL else Role.PREFILL
+    return {"name": f"{node.replace('-', '_')}_role", "require": f"count(role={other}, node='{node}') <= 0"}

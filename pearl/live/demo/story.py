@@ -15,7 +15,7 @@ from pearl.core.cluster import Mode, Role, Zone
 from pearl.live.demo.figures import PLANS, KvTally, Summary, Watch, read_page, summarise
 from pearl.live.demo.steering import steering_policy
 from pearl.live.demo.system import LiveSystem
-from pearl.live.rollout import EngineAnswerer, Environment, Outcome, Rollout, Turn
+from pearl.live.rollout import Answer, Answerer, Ask, EngineAnswerer, Environment, Outcome, Rollout, Turn
 from pearl.live.rollout_http import HttpAnswerer
 from pearl.live.tiny_model import TinyModel, write_tiny_model
 from pearl.live.weights import WeightStore
@@ -29,6 +29,8 @@ GRACE_S = 10.0
 TURNS_PER_ACT = 12
 """Turns that must be answered in the new state of the pool before the next act."""
 AT_ONCE = 6
+TRICKLE_S = 3.0
+"""Pause before each request while engines start: they need the cores more than the rollout does."""
 COLOCATED = steering_policy("demo-colocated", Mode.COLOCATED)
 SPLIT = steering_policy(
     "demo-disaggregated",
@@ -45,12 +47,26 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
+class Paced:
+    """An answerer that waits before each request."""
+
+    answerer: Answerer
+    load: Load
+
+    async def answer(self, ask: Ask) -> Answer:
+        """The answer; raises `LostError`."""
+        await asyncio.sleep(self.load.pause_s)
+        return await self.answerer.answer(ask)
+
+
+@dataclass(slots=True)
 class Load:
     """A rollout that goes on until it is told to end."""
 
     system: LiveSystem
     environment: Environment
     turns: int = 0
+    pause_s: float = 0.0
     _going: bool = True
     _task: asyncio.Task[Outcome] | None = None
 
@@ -141,8 +157,10 @@ class Story:
         self.say("three vLLM engines start; the first that is up begins to serve")
         await self._serving(1)
         self.say("the rollout begins: multi-turn sessions, each turn on top of all before it")
+        load.pause_s = TRICKLE_S
         load.begin()
         await self._serving(3)
+        load.pause_s = 0.0
         await load.more(TURNS_PER_ACT)
 
     async def _lend_and_take_back(self, load: Load) -> None:
@@ -193,8 +211,10 @@ class Story:
         self.say("the node is gone, and no request with it")
         await load.more(TURNS_PER_ACT)
         self.say("another node joins; its engine starts in the background")
+        load.pause_s = TRICKLE_S
         await asyncio.to_thread(system.ray.add_node, "spot-1", Zone.PREEMPTIBLE)
         await system.until(lambda state: "spot-1/0" in _serving(state), what="spot-1/0 to serve", limit_s=START_S)
+        load.pause_s = 0.0
         await load.more(TURNS_PER_ACT)
 
     async def _reference(self, outcome: Outcome) -> Outcome:
