@@ -33,7 +33,7 @@ class LostError(PearlError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the sessions are made of. Two environments that are equal ask the same."""
+    """What the sessions are made of. Two environments that are equal, names apart, ask the same."""
 
     seed: int = 0
     turns: Range = (2, 4)
@@ -46,6 +46,8 @@ class Environment:
     think_s: float = 0.05
     """Mean time of an environment step; up to twice as long."""
     vocabulary: int = 1024
+    name: str = "rollout"
+    """Part of the ids of requests and sessions, and of nothing else: two runs of the same sessions need two names."""
 
     def __post_init__(self) -> None:
         ranges = ("turns", "first_tokens", "new_tokens", "output_tokens")
@@ -70,8 +72,8 @@ class Environment:
         new = rng.randint(*(self.new_tokens if turn else self.first_tokens))
         added = tuple(rng.randrange(self.vocabulary) for _ in range(new))
         return Ask(
-            id=f"s{self.seed}.{index}.t{turn}",
-            session=f"s{self.seed}.{index}",
+            id=f"{self.name}.{self.seed}.{index}.{turn}",
+            session=f"{self.name}.{self.seed}.{index}",
             prompt=(*before, *added),
             max_tokens=rng.randint(*self.output_tokens),
             think_s=rng.uniform(0.0, 2 * self.think_s),
