@@ -3,7 +3,8 @@
 What the paper leaves open, and what is assumed: batches of 64 where it does not say; asynchronous training with a
 staleness of one version; a training step of 163.8 s at B = 64 on 16 GPUs (section 3.1), in proportion to the tokens of
 its batch, the same for both models; transition costs at the middle of the ranges of section 6.5.2, which are the
-defaults of TransitionCosts; training GPUs are free to borrow whenever no training step runs.
+defaults of TransitionCosts; training GPUs are free to borrow whenever no training step runs. No worker has a role
+before the first decision: there is nothing to stay with yet, so that no threshold on a change applies to it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from pearl.reproduce.targets import CONTEXT_LIMIT, DEFAULT_BATCH, OVERLAP_GPUS
 from pearl.sim.experiment import Experiment, run_experiment
 from pearl.sim.pipeline import Batch, TrainingCost
 from pearl.sim.rollout import SECONDS_PER_HOUR
+from pearl.sim.study import DEMAND_SOURCES
 from pearl.sim.trajectories import context_tokens, sample
+from pearl.tracking.forecasters import get_forecaster
+from pearl.tracking.life_cycle import HORIZON_S as FORECAST_HORIZON_S
 
 POLICIES = Path(__file__).parent / "policies"
 """The built-in policies as they run here, and the paper's ablations.
@@ -42,6 +46,8 @@ TRAINING_STEP_S = 163.8
 TOKEN_SAMPLE_BATCHES = 8
 """Batches over which the tokens of a training step are averaged: 512 trajectories, 1 % of standard error."""
 PREDICTOR = "network"
+FORECASTER = "life_cycle"
+"""Forecast of a policy that follows demand: Prorsa's own. It decides once in each horizon of the forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,8 @@ def simulate_run(key: RunKey) -> RunFigures:
             training=TrainingCost(step_s=0.0, per_token_s=TRAINING_STEP_S / batch_tokens(model.workload)),
             horizon_s=key.horizon_s,
             seed=key.seed,
+            forecaster=get_forecaster(FORECASTER),
+            tick_every_s=FORECAST_HORIZON_S if policy.sources & DEMAND_SOURCES else None,
             trace=None if key.segment is None else trace_of(key.segment, key.seed).segment(0.0, key.horizon_s),
         )
     )
@@ -123,8 +131,10 @@ def batch_tokens(workload: Workload) -> float:
 
 def _workers(key: RunKey) -> Iterator[Worker]:
     for index in range(key.rollout_gpus):
-        yield Worker(
-            id=f"rollout/{index}", node="rollout", zone=Zone.RESERVED, role=Role.COLOCATED, status=Status.ACTIVE
-        )
+        yield _without_role(f"rollout/{index}", Zone.RESERVED)
     for index in range(key.overlap_gpus):
-        yield Worker(id=f"train/{index}", node="train", zone=Zone.OVERLAP, role=Role.INACTIVE, status=Status.INACTIVE)
+        yield _without_role(f"train/{index}", Zone.OVERLAP)
+
+
+def _without_role(name: str, zone: Zone) -> Worker:
+    return Worker(id=name, node=name.partition("/")[0], zone=zone, role=Role.INACTIVE, status=Status.INACTIVE)

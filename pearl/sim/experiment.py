@@ -171,9 +171,14 @@ class _Run:
 
 
 def _opening_state(state: ClusterState, events: Iterable[Event]) -> ClusterState:
-    """The state at time 0: the trace's first nodes, serving already, in place of the scenario's preemptible workers."""
+    """The state at time 0: the trace's first nodes, serving already, in place of the scenario's preemptible workers.
+
+    Where no worker serves yet they have no role either: the first decision gives all of them theirs.
+    """
     fixed = tuple(worker for worker in state.workers if worker.zone is not Zone.PREEMPTIBLE)
+    begun = state.counts.serving > 0
     role = Role.DECODE if state.counts.mode is Mode.DISAGGREGATED else Role.COLOCATED
+    role, status = (role, Status.ACTIVE) if begun else (Role.INACTIVE, Status.INACTIVE)
     first = (worker for event in events if event.at_s <= 0 for worker in event.added)
-    serving = (replace(worker, role=role, status=Status.ACTIVE, started=True) for worker in first)
+    serving = (replace(worker, role=role, status=status, started=True) for worker in first)
     return ClusterState(workers=(*fixed, *serving), epoch=state.epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from pearl.cli.main import run
 from pearl.core.cluster import Counts
 from pearl.core.workload import Training
 from pearl.errors import UsageError
+from pearl.makespan.registry import get_predictor
 from pearl.reproduce.bench import Bench
+from pearl.reproduce.measures import parse_pool
 from pearl.reproduce.models import load_model
 from pearl.reproduce.plot import write_plot
 from pearl.reproduce.rows import Verdict, judge
@@ -20,7 +23,8 @@ from pearl.reproduce.run import NOTES, choose_targets, plan_work, read_notes
 from pearl.reproduce.segments import GRACE_S, MAX_PREEMPTIBLE, MEAN_WITHIN, Segment, trace_of
 from pearl.reproduce.simulate import Effort, Runs, Simulated, runs_for, simulated
 from pearl.reproduce.targets import load_targets
-from pearl.reproduce.world import POLICIES, RunFigures, RunKey, find_policy, simulate_run
+from pearl.reproduce.world import POLICIES, PREDICTOR, RunFigures, RunKey, find_policy, simulate_run
+from pearl.scenario.engines import load_profile
 
 FIELDS = {
     "id", "section", "model", "setting", "unit", "published", "simulated", "relative_error", "held_out", "verdict",
@@ -155,6 +159,22 @@ def test_a_run_repeats_and_borrowing_helps_a_small_pool() -> None:
     assert simulate_run(key) == found
     fixed = simulate_run(RunKey(model="qwen3-8b", policy="roll-fixed", rollout_gpus=4, seed=0, horizon_s=1800))
     assert found.throughput_traj_per_h > 1.3 * fixed.throughput_traj_per_h
+
+
+@pytest.mark.parametrize(("batch", "ratio"), [(48, "4P4D"), (64, "5P3D")])
+def test_the_predictor_likes_the_ratios_of_section_3_3(batch: int, ratio: str) -> None:
+    model = load_model("qwen3-8b")
+    workload = replace(model.workload, trajectories=batch)
+    tables = get_predictor(PREDICTOR).tables(workload, model.engine, workers=8)
+    ratios = [Counts(prefill=prefill, decode=8 - prefill) for prefill in range(1, 8)]
+    best = min(map(tables.makespan_ms, ratios))
+    assert tables.makespan_ms(parse_pool(ratio)) <= 1.01 * best, "the best, or beside it and within 1 %"
+
+
+def test_both_models_ran_on_gpus_of_80_gb() -> None:
+    fitted, profile = load_model("qwen3-8b").engine, load_profile("qwen3-8b-h100")
+    assert fitted.kv_decode_tokens == pytest.approx(profile.kv_decode_tokens, rel=0.01)
+    assert load_model("qwen3-30b-a3b").engine.kv_decode_tokens == load_profile("qwen3-30b-a3b-h100").kv_decode_tokens
 
 
 def test_the_walk_to_the_best_ratio_ends_at_the_best_of_all() -> None:

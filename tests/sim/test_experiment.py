@@ -9,7 +9,7 @@ import pytest
 
 import pearl
 from pearl.api import choose_predictor, choose_solver, situation_of
-from pearl.core.cluster import Zone
+from pearl.core.cluster import Role, Status, Zone
 from pearl.sim.experiment import Experiment, Report, run_experiment
 from pearl.sim.log import Happening, to_jsonl
 from pearl.sim.pipeline import TrainingCost
@@ -53,6 +53,18 @@ def test_nothing_is_lost_and_the_log_tells_every_decision(report):
 def test_the_same_seed_gives_the_same_log(report):
     again = run_experiment(experiment("pearl"))
     assert to_jsonl(again.log) == to_jsonl(report.log)
+
+
+def test_a_pool_without_roles_gets_them_by_the_first_decision():
+    """Nothing serves before it, the trace's first nodes included, so that no threshold on a change holds it back."""
+    given = experiment("pearl", batches=1)
+    idle = tuple(replace(w, role=Role.INACTIVE, status=Status.INACTIVE) for w in given.world.state.workers)
+    world = replace(given.world, state=replace(given.world.state, workers=idle))
+    log = run_experiment(replace(given, world=world)).log
+    first = next(record for record in log if record.what is Happening.DECISION)
+    assert first.data["outcome"] == "switch"
+    assert first.data["changes"] == ["resize"], "the mode is chosen, not changed"
+    assert any("staying breaks" in reason["text"] for reason in first.data["reasons"])
 
 
 def test_another_seed_meets_other_trajectories(report):
