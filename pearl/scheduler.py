@@ -141,9 +141,9 @@ class ElasticScheduler:
         self._settled: dict[Change, tuple[int, float]] = {}
         self._target: Counts | None = None
 
-    def use(self, policy: Policy, solver: Solver) -> None:
+    def use(self, *, policy: Policy, predictor: Predictor, solver: Solver) -> None:
         """Decide by another policy from the next tick on; what was changed when is still known."""
-        self._policy, self._solver = policy, solver
+        self._policy, self._predictor, self._solver = policy, predictor, solver
 
     def on_event(self, event: Event) -> None:
         """One tick."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
 from pydantic_core import from_json, to_json
 
-from pearl.errors import PearlError
+from pearl.errors import InputError, PearlError
 
 SCHEMA_VERSION = 1
 PRUNE_AT_ONCE = 200
@@ -41,6 +42,17 @@ COMMIT;
 
 class JournalError(PearlError):
     """The journal cannot be opened, read or written."""
+
+
+@contextmanager
+def understood(what: str) -> Iterator[None]:
+    """Reading what a router wrote earlier: `JournalError` for anything else, a damaged file's content above all."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, InputError) as e:
+        words = " ".join(str(e).split())[:200]
+        hint = "put the file's copy back, or remove it: requests that were open in it are lost then"
+        raise JournalError(f"{what} in the router's journal is damaged: {words} ({hint})") from e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +113,28 @@ class Store:
         self.path = path
         try:
             self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
-            self._db.executescript("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
-            self._db.execute("BEGIN EXCLUSIVE")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            self._db.execute("COMMIT")
-            if version == 0:
-                self._db.executescript(_SCHEMA)
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
         except sqlite3.Error as e:
             hint = "does another router use it?" if "locked" in str(e) else "check the path, or give a new one"
             raise JournalError(f"cannot open the journal {path}: {e} ({hint})") from None
+
+    def _open(self) -> None:
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("BEGIN EXCLUSIVE")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        self._db.execute("COMMIT")
+        if version == 0 and not empty:
+            raise JournalError(f"{self.path} is no router's journal: give a new path")
         if version not in (0, SCHEMA_VERSION):
-            self._db.close()
-            raise JournalError(f"journal {path} has schema {version}, this version reads {SCHEMA_VERSION}")
+            raise JournalError(f"journal {self.path} has schema {version}, this version reads {SCHEMA_VERSION}")
+        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+        if version == 0:
+            self._db.executescript(_SCHEMA)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Commit all entries, or none."""
@@ -181,16 +203,17 @@ class Store:
 
     def _record(self, row: Sequence[Any]) -> Record:
         query = "SELECT start, token_ids, logprobs, weight_version FROM segments WHERE request = ? ORDER BY start"
-        segments = tuple(
-            Append(
-                id=row[0],
-                start=start,
-                token_ids=tuple(from_json(token_ids)),
-                logprobs=tuple(from_json(logprobs)),
-                weight_version=version,
+        with understood(f"request {row[0]!r}"):
+            segments = tuple(
+                Append(
+                    id=row[0],
+                    start=start,
+                    token_ids=tuple(from_json(token_ids)),
+                    logprobs=tuple(from_json(logprobs)),
+                    weight_version=version,
+                )
+                for start, token_ids, logprobs, version in self._read(query, row[0])
             )
-            for start, token_ids, logprobs, version in self._read(query, row[0])
-        )
         return Record(id=row[0], call=row[1], accepted_unix_s=row[2], ending=row[3], segments=segments)
 
     def _read(self, query: str, *values: object) -> list[Any]:

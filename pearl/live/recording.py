@@ -10,7 +10,7 @@ from pearl.core.event import Event, EventKind
 from pearl.core.telemetry import Telemetry
 from pearl.errors import Fault, InputError
 from pearl.live.cluster.model import LiveCluster
-from pearl.live.control.store import AddEvent, ControlStore
+from pearl.live.control.store import AddEvent, ControlStore, understood
 from pearl.live.preview import file_nodes, opening
 from pearl.planning import apply_plan
 from pearl.tracking.jsonl import parse_telemetry
@@ -29,7 +29,7 @@ def read_store(path: Path) -> tuple[tuple[Telemetry, ...], tuple[Event, ...]]:
         raise InputError(
             Fault(message=f"no store {file}", expected=f"the state folder of a controller, or {STORE_FILE}")
         )
-    store = ControlStore(file)
+    store = ControlStore(file, create=False)
     try:
         telemetry = parse_telemetry("\n".join(store.telemetry()), file=str(file))
         return telemetry, tuple(event_of(row) for row in _rows(store))
@@ -59,14 +59,16 @@ def _rows(store: ControlStore) -> list[AddEvent]:
 
 
 def event_of(row: AddEvent) -> Event:
-    """The event as it was raised."""
-    return Event(
-        kind=EventKind(row.kind),
-        workers=row.workers,
-        within_s=row.data.get("within_s"),
-        at_s=row.at_unix_s,
-        added=tuple(_worker(fields) for fields in row.data.get("added") or ()),
-    )
+    """The event as it was raised. Raises `StoreError` where the row was damaged."""
+    with understood(f"event {row.number}"):
+        within_s = row.data.get("within_s")
+        return Event(
+            kind=EventKind(row.kind),
+            workers=row.workers,
+            within_s=None if within_s is None else float(within_s),
+            at_s=row.at_unix_s,
+            added=tuple(_worker(fields) for fields in row.data.get("added") or ()),
+        )
 
 
 def _worker(fields: dict[str, Any]) -> Worker:

@@ -18,6 +18,8 @@ from pathlib import Path
 from pearl.errors import Fault, UsageError
 
 _NAME = re.compile(r"v(\d{8,})")
+LONGEST_SHOWN = 256
+"""Characters of a path in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,30 @@ class WeightStore:
 
     def check(self, ref: WeightRef) -> WeightRef:
         """A reference that someone sent, with its directory resolved; raises `UsageError` unless it holds here."""
-        directory = ref.directory.resolve()
-        if not directory.is_relative_to(self.root.resolve()):
+        try:
+            return self._checked(ref)
+        except (OSError, RuntimeError, ValueError) as e:  # too long a name, a loop of links, a NUL
+            raise _fault(ref, f"cannot be read: {getattr(e, 'strerror', None) or e}", "a directory there") from None
+
+    def _checked(self, ref: WeightRef) -> WeightRef:
+        root, directory = self.root.resolve(), ref.directory.resolve()
+        if not directory.is_relative_to(root):
             raise _fault(ref, f"is outside of the weight store {self.root}", "a directory in it")
         if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
             raise _fault(ref, "is no complete snapshot", "config.json and *.safetensors")
+        for entry in directory.rglob("*"):
+            if not entry.resolve().is_relative_to(root):
+                raise _fault(ref, f"holds a link out of the weight store: {entry.name}", "files in it")
         if _is_tied(directory / "config.json"):
             raise _fault(ref, "ties its embeddings", "untied ones: a tied model differs silently after a reload")
         return WeightRef(version=ref.version, directory=directory)
+
+    def published(self, ref: WeightRef) -> WeightRef:
+        """As `check`, for a reference that must be the version's own directory: `drop_older` goes by the names."""
+        found = self.check(ref)
+        if found.directory != self.root.resolve() / self._directory(ref.version).name:
+            raise _fault(ref, "is not that version's", f"{self._directory(ref.version)}")
+        return found
 
     @contextmanager
     def publish(self, version: int) -> Iterator[Path]:
@@ -102,10 +120,11 @@ class WeightStore:
 def _is_tied(config: Path) -> bool:
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise UsageError(Fault(message=f"{config}: {e}", expected="the model's configuration")) from None
     return isinstance(content, dict) and bool(content.get("tie_word_embeddings", False))
 
 
 def _fault(ref: WeightRef, what: str, expected: str) -> UsageError:
-    return UsageError(Fault(message=f"weights {ref.version}: {ref.directory} {what}", expected=expected))
+    shown = str(ref.directory)
+    return UsageError(Fault(message=f"weights {ref.version}: {shown[:LONGEST_SHOWN]!r} {what}", expected=expected))

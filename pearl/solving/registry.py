@@ -116,6 +116,11 @@ def known_ids() -> tuple[str, ...]:
     return (*(b.id for b in BUILT_IN), *variants, *(point.name for point in _entry_points()))
 
 
+def is_installed(spec: str) -> bool:
+    """Whether `spec` names a built-in back end or an entry point: no file, and no module of the user's choice."""
+    return _built_in(spec.partition(":")[0]) is not None or spec in {point.name for point in _entry_points()}
+
+
 def _built_in(name: str) -> BuiltIn | None:
     return next((b for b in BUILT_IN if b.id == name), None)
 

@@ -15,13 +15,13 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
 
 from pearl.errors import Fault, InputError, PearlError, PolicyError, SolverError
 from pearl.live.control import bodies
+from pearl.live.control.bodies import read_body
 from pearl.live.control.controller import Controller
 from pearl.live.control.documents import Document, compact
 from pearl.live.control.intake import ClosedError
@@ -33,7 +33,7 @@ from pearl.live.control.store import AddAnswer, StoreError
 from pearl.live.control.views import decision_view, event_view, plan_view, state_view
 from pearl.live.control.weights import StaleWeightsError
 from pearl.live.router.admin import Extension, authorise
-from pearl.live.router.call import RefusedError, read_json, refuse_faults
+from pearl.live.router.call import RefusedError
 
 MAX_BODY_BYTES = 4 << 20
 """A policy of 1 MiB, escaped, and thousands of workers fit."""
@@ -47,7 +47,6 @@ DRAIN_DEADLINE_S = 600.0
 
 Answer = tuple[int, Document]
 Handler = Callable[[web.Request, bytes], Awaitable[Answer]]
-BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 class AdminApi:
@@ -138,18 +137,18 @@ class AdminApi:
     # membership
 
     async def _add(self, request: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.AddBody, raw)
+        body = read_body(bodies.AddBody, raw)
         key = request.headers.get("Idempotency-Key")
         return 202, {"seq": self._controller.add_workers((worker.worker() for worker in body.workers), key)}
 
     async def _reclaim(self, request: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.ReclaimBody, raw)
+        body = read_body(bodies.ReclaimBody, raw)
         key = request.headers.get("Idempotency-Key")
         workers = body.workers or ()
         return 202, {"seq": self._controller.reclaim(workers=workers, node=body.node, grace_s=body.grace_s, key=key)}
 
     async def _drain(self, _: web.Request, raw: bytes) -> Answer:
-        body, drains = _body(bodies.DrainBody, raw), self._controller.drains
+        body, drains = read_body(bodies.DrainBody, raw), self._controller.drains
         if body.undo:
             return 200, {"worker": body.worker, "undone": drains.undo(body.worker)}
         began_s = self._parts.clock.now_s()
@@ -159,29 +158,29 @@ class AdminApi:
     # trainers and rollout
 
     async def _begin_training(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.BeginTrainingBody, raw)
+        body = read_body(bodies.BeginTrainingBody, raw)
         deadline_s = body.deadline_s or self._parts.limits.release_s
         handover = await self._controller.trainer.begin(step=body.step, deadline_s=deadline_s, force=body.force)
         return 200, {"step": body.step, **_plain(asdict(handover))}
 
     async def _finish_training(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.FinishTrainingBody, raw)
+        body = read_body(bodies.FinishTrainingBody, raw)
         new = self._controller.trainer.finish(step=body.step, window_s=body.window_s)
         return 202, {"step": body.step, "new": new}
 
     async def _begin_batch(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.BeginBatchBody, raw)
+        body = read_body(bodies.BeginBatchBody, raw)
         batch = await self._controller.pipeline.begin(
             step=body.step, trajectories=body.trajectories, deadline_s=body.deadline_s or BATCH_DEADLINE_S
         )
         return 200, {**asdict(batch), "weights": self._parts.ledger.record.latest}
 
     async def _finish_batch(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.FinishBatchBody, raw)
+        body = read_body(bodies.FinishBatchBody, raw)
         return 200, asdict(self._controller.pipeline.finish(step=body.step))
 
     async def _weights(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.WeightsBody, raw)
+        body = read_body(bodies.WeightsBody, raw)
         done = await self._controller.publish(version=body.version, directory=Path(body.directory))
         answer = {"version": done.version, "updated": done.updated, "left": done.left, "seconds": done.seconds}
         return 200, _plain(answer)
@@ -189,7 +188,7 @@ class AdminApi:
     # operators
 
     async def _policy(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.PolicyBody, raw)
+        body = read_body(bodies.PolicyBody, raw)
         try:
             policy = await self._controller.set_policy(body.text, name=body.name)
         except PolicyError as e:
@@ -197,7 +196,7 @@ class AdminApi:
         return 200, {"policy": {"name": policy.name, "sha256": policy.sha256}}
 
     async def _stop_all(self, _: web.Request, raw: bytes) -> Answer:
-        body = _body(bodies.StopBody, raw) if raw else bodies.StopBody()
+        body = read_body(bodies.StopBody, raw) if raw else bodies.StopBody()
         self._stop(body.workers)
         return 202, {"stopping": True, "workers": body.workers}
 
@@ -303,13 +302,6 @@ async def _read(request: web.Request) -> bytes:
     except TimeoutError:
         raise RefusedError(408, "slow_body", f"the body did not come within {READ_BODY_S:g} s") from None
     return b"".join(parts)
-
-
-def _body(model: type[BodyT], raw: bytes) -> BodyT:
-    try:
-        return model.model_validate(read_json(raw))
-    except ValidationError as e:
-        raise refuse_faults(e) from None
 
 
 def _refusal(code: str, message: str, **more: Any) -> Document:

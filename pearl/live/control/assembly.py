@@ -5,11 +5,9 @@ store, lease ─► gathering ─► router ─► what the workers say ─► l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from pearl.core.event import Event, EventKind
@@ -113,10 +111,9 @@ def newest_weights(store: ControlStore, weights: WeightStore) -> WeightRef | Non
 
     Raises `UsageError` where what was published is not there any more.
     """
-    text = store.fact(Fact.WEIGHTS)
-    if text is not None:
-        told = json.loads(text)
-        return weights.check(WeightRef(version=told["version"], directory=Path(told["directory"])))
+    known = store.fact_as(Fact.WEIGHTS, WeightRef)
+    if known is not None:
+        return weights.check(known)
     if store.fact(Fact.RECORD) is not None:
         return None
     newest = weights.latest()

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Self
+import json
+from collections import Counter
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pearl.core.cluster import Role, Status, Worker, Zone
 from pearl.documents import MAX_BYTES
+from pearl.live.router.call import RefusedError, read_json, refuse_faults
 
 LONGEST_S = 86_400.0
 """No wait and no window is longer than a day."""
 MAX_STEP = (1 << 53) - 1
 """Largest integer that every JSON reader keeps exact."""
 MAX_WORKERS = 65_536
+LONGEST_PATH = 4096
+"""PATH_MAX: to resolve what is longer takes time that grows with its square."""
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)]
 Wait = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
+
+
+BodyT = TypeVar("BodyT", bound="Body")
+
+
+def read_body(model: type[BodyT], raw: bytes) -> BodyT:
+    """The body of a call. Raises `RefusedError` (400) with every fault."""
+    data = read_json(raw)
+    if twice := _key_given_twice(raw):
+        raise RefusedError(400, "bad_json", f"the body is not valid JSON: key {twice!r} is given twice")
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise refuse_faults(e) from None
+
+
+def _key_given_twice(raw: bytes) -> str | None:
+    """Of two values one reader takes the first and another the last: neither may be what was meant."""
+    twice: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        twice.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+
+    if raw.count(b":") > 1:
+        json.loads(raw, object_pairs_hook=look)
+    return min(twice, default=None)
 
 
 class Body(BaseModel):
@@ -118,7 +148,7 @@ class WeightsBody(Body):
 
     version: int = Field(ge=1, le=MAX_STEP)
     """0 is the model's own."""
-    directory: Annotated[Path, Field(strict=False)]
+    directory: str = Field(min_length=1, max_length=LONGEST_PATH)
 
 
 class PolicyBody(Body):

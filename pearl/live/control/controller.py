@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pearl.api import choose_solver
+from pearl.api import choose_predictor, choose_solver
 from pearl.core.cluster import Worker
 from pearl.core.engine import TransitionCosts
 from pearl.core.event import Event, EventKind
@@ -78,9 +78,7 @@ class Controller:
         store, ledger, intake = parts.store, parts.ledger, parts.intake
         self._shelf = PolicyShelf(directory=parts.directory, store=store, started=parts.rules.policy)
         policy = self._shelf.in_force()
-        rules = parts.rules
-        if policy is not rules.policy:
-            rules = Rulebook(policy=policy, solver=choose_solver(policy, None), predictor=rules.predictor)
+        rules = parts.rules if policy is parts.rules.policy else _rulebook(policy)
         self.decider = Decider(
             rules=rules,
             executor=parts.executor,
@@ -213,12 +211,12 @@ class Controller:
         """Let every worker serve these weights; the same version again is the same answer.
 
         It goes on when its caller goes away: weights that are out stay out. Raises `UsageError` for a directory that
-        is not one of the weight store's, and `StaleError` for a version that is older than the newest.
+        is not that version's in the weight store, and `StaleError` for a version that is older than the newest.
         """
         root = self.parts.weights
         if root is None:
             raise UsageError("this cluster has no weight store: name one in the cluster file")
-        ref = root.check(WeightRef(version=version, directory=directory))
+        ref = await asyncio.to_thread(root.published, WeightRef(version=version, directory=directory))
         latest = self.parts.ledger.record.latest
         if version < latest:
             raise StaleError(f"weights {version} are older than the newest, {latest}")
@@ -234,10 +232,15 @@ class Controller:
         return await asyncio.shield(task)
 
     async def set_policy(self, text: str, *, name: str) -> Policy:
-        """Decide by another policy from now on. Raises `PolicyError` with every fault, and `SolverError`."""
+        """Decide by another policy from now on. Raises `PolicyError` with every fault, and `SolverError`.
+
+        Where its caller goes away it is kept and in force, or neither.
+        """
         policy, path = await asyncio.to_thread(self._shelf.read, text, name=name)
-        await self.decider.use(policy, await asyncio.to_thread(choose_solver, policy, None))
+        rules = await asyncio.to_thread(_rulebook, policy)
+        await self.decider.try_out(rules)
         self._shelf.keep(path)
+        self.decider.use(rules)
         log("policy_set", policy=policy.name, sha256=policy.sha256)
         self.raise_event(Event(kind=EventKind.OPERATOR))
         return policy
@@ -262,3 +265,7 @@ class Controller:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log("task_failed", level=logging.ERROR, task=task.get_name(), error=f"{type(error).__name__}: {error}")
+
+
+def _rulebook(policy: Policy) -> Rulebook:
+    return Rulebook(policy=policy, solver=choose_solver(policy, None), predictor=choose_predictor(policy, None))

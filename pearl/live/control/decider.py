@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from pearl.core.cluster import ClusterState
 from pearl.core.decision import Decision
@@ -98,37 +99,38 @@ class Decider:
 
         Returns whether nothing is known of the workload yet, so that nothing could be decided.
         """
-        began_s = self._clock.now_s()
+        began_s, policy = self._clock.now_s(), self.rules.policy
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._scheduler.on_event, event)
         except Exception as e:
             self._facade.take()
-            self._failed(number, event, e, began_s)
+            self._failed(number, event, policy, e, began_s)
             return False
         self._facade.take()
         noted, self._noted = self._noted, None
         assert noted is not None, "the scheduler notes every tick"
-        self._decided(number, event, noted, began_s)
+        self._decided(number, event, policy, noted, began_s)
         return noted.tick.verdict is None
 
     def carry_out(self, plan: Plan, *, because: str) -> None:
         """Hand over a plan that no policy decided on."""
         document = {"outcome": "bootstrap", "reasons": [{"code": "no_data", "text": because, "data": {}}]}
-        self._hand_over(None, plan, {"decision": document}, acts=True)
+        self._hand_over(None, self.rules.policy, plan, {"decision": document}, acts=True)
 
-    async def use(self, policy: Policy, solver: Solver) -> None:
-        """Decide by another policy from the next event on; cooldowns go on.
-
-        Raises `PolicyError` where it has no value under the situation of now: nothing is changed then.
-        """
+    async def try_out(self, rules: Rulebook) -> None:
+        """Raises `PolicyError` where a policy has no value under the situation of now."""
         state = self._executor.observe()
         situation = self._observer.situation(state, self._clock.now_s(), {})
-        workload, predictor = situation.workload, self.rules.predictor
-        loop = asyncio.get_running_loop()
+        workload = situation.workload
         if workload is not None:
-            await loop.run_in_executor(self._thread, lambda: pose(situation, workload, policy, predictor))
-        self.rules = replace(self.rules, policy=policy, solver=solver)
-        await loop.run_in_executor(self._thread, self._scheduler.use, policy, solver)
+            posing = partial(pose, situation, workload, rules.policy, rules.predictor)
+            await asyncio.get_running_loop().run_in_executor(self._thread, posing)
+
+    def use(self, rules: Rulebook) -> None:
+        """Decide by another policy from the next event on; cooldowns go on. A tick under way ends by the old one."""
+        self.rules = rules
+        using = partial(self._scheduler.use, policy=rules.policy, predictor=rules.predictor, solver=rules.solver)
+        self._thread.submit(using)
 
     def close(self) -> None:
         """End the thread; a tick in it comes to nothing."""
@@ -137,7 +139,7 @@ class Decider:
     def _note(self, _: Event, now_s: float, tick: Tick, changes: frozenset[Change]) -> None:
         self._noted = _Noted(tick=tick, now_s=now_s, changes=changes)
 
-    def _decided(self, number: int, event: Event, noted: _Noted, began_s: float) -> None:
+    def _decided(self, number: int, event: Event, policy: Policy, noted: _Noted, began_s: float) -> None:
         tick = noted.tick
         document = {
             **decision_document(tick),
@@ -147,7 +149,7 @@ class Decider:
         }
         self._metrics.decision(tick.decision.outcome.value, self._clock.now_s() - began_s)
         self._inform(event, noted.now_s, tick.decision)
-        self._hand_over((number, event), tick.plan, document, acts=not self.shadow)
+        self._hand_over((number, event), policy, tick.plan, document, acts=not self.shadow)
 
     def _inform(self, event: Event, now_s: float, decision: Decision) -> None:
         if event.kind is EventKind.BATCH_STARTED:
@@ -155,7 +157,7 @@ class Decider:
         else:
             self._observer.decided(now_s, decision)
 
-    def _failed(self, number: int, event: Event, error: Exception, began_s: float) -> None:
+    def _failed(self, number: int, event: Event, policy: Policy, error: Exception, began_s: float) -> None:
         log(
             "decision_failed",
             level=logging.ERROR,
@@ -169,16 +171,18 @@ class Decider:
         document = {"decision": {"outcome": "failed", "reasons": [reason]}, "seconds": round(seconds, 6)}
         if not self.shadow:
             self._executor.cancel_pending()
-        self._hand_over((number, event), mandatory_plan(self._executor.observe()), document, acts=not self.shadow)
+        plan = mandatory_plan(self._executor.observe())
+        self._hand_over((number, event), policy, plan, document, acts=not self.shadow)
 
-    def _hand_over(self, cause: tuple[int, Event] | None, plan: Plan, document: Document, *, acts: bool) -> None:
+    def _hand_over(
+        self, cause: tuple[int, Event] | None, policy: Policy, plan: Plan, document: Document, *, acts: bool
+    ) -> None:
         """Store decision and plan, then let the executor begin."""
         self._check()
         self._decisions += 1
         decision, now_s = self._decisions, self._clock.now_s()
         planned = () if plan.empty else (self._planned(plan, decision, now_s),)
         event = {"seq": cause[0], "kind": cause[1].kind.value, "workers": list(cause[1].workers)} if cause else None
-        policy = self.rules.policy
         whole = {
             "event": event,
             "policy": {"name": policy.name, "sha256": policy.sha256},

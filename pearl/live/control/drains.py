@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -35,7 +34,7 @@ class Drains:
         self._raise_event = raise_event
         self._training = training
         self._moved = asyncio.Event()
-        self.workers: frozenset[str] = frozenset(json.loads(store.fact(Fact.DRAINS) or "[]"))
+        self.workers: frozenset[str] = store.fact_as(Fact.DRAINS, frozenset[str]) or frozenset()
         ledger.listen(self._look)
 
     def heard(self, _: int, event: Event) -> None:

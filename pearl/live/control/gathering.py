@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pydantic import TypeAdapter
-
 from pearl.core.ports import Clock
 from pearl.core.telemetry import Telemetry
 from pearl.live.control.fleet import WorkerHandle
@@ -28,8 +26,7 @@ class Gathering:
     """Begins before the router does, and keeps what comes until there is somebody to tell. On the event loop alone."""
 
     def __init__(self, *, clock: Clock, store: ControlStore) -> None:
-        text = store.fact(Fact.BATCH)
-        before = TypeAdapter(Batches).validate_json(text) if text else Batches()
+        before = store.fact_as(Fact.BATCH, Batches) or Batches()
         self._clock = clock
         self._batches: Callable[[], Batches] = lambda: before
         self._sink: Sink | None = None

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from pydantic import TypeAdapter
-
 from pearl.core.event import Event, EventKind
 from pearl.core.ports import Clock
 from pearl.core.telemetry import BatchRecord
@@ -117,8 +115,7 @@ class PipelineScheduler:
         self._raise_event = raise_event
         self._record = record
         self._moved = asyncio.Event()
-        text = store.fact(Fact.BATCH)
-        self.batches = TypeAdapter(Batches).validate_json(text) if text else Batches()
+        self.batches = store.fact_as(Fact.BATCH, Batches) or Batches()
 
     def step(self) -> int:
         """The rollout step that telemetry belongs to now."""

@@ -21,7 +21,7 @@ from pearl.live.control.log import log
 from pearl.live.control.progress import Phase
 from pearl.live.control.progress_log import OVER
 from pearl.live.control.reconcile import reconcile
-from pearl.live.control.store import AddEvent, AddPlan, AddProgress, ControlStore, Fact
+from pearl.live.control.store import AddDecision, AddEvent, AddPlan, AddProgress, ControlStore, Fact, understood
 from pearl.live.engine.engine import EngineReport
 from pearl.live.weights import WeightRef
 
@@ -86,7 +86,7 @@ async def begin(
 def shortened(record: Record, notices: Iterable[AddEvent], *, now_unix_s: float) -> Record:
     """The record with what is left of each reclaim's grace: the notice counts, not the restart."""
     deadlines = {
-        name: notice.at_unix_s + float(notice.data["within_s"])
+        name: notice.at_unix_s + _within_s(notice)
         for notice in notices
         if notice.kind == EventKind.RECLAIM_NOTICE and "within_s" in notice.data
         for name in notice.workers
@@ -102,11 +102,7 @@ def shortened(record: Record, notices: Iterable[AddEvent], *, now_unix_s: float)
 
 def change_ages(store: ControlStore, *, now_unix_s: float) -> dict[Change, ChangeAge]:
     """How long ago each kind of change was decided, as cooldowns count it."""
-    newest = {
-        Change(kind): decision
-        for decision in store.decisions(limit=RECENT_DECISIONS)
-        for kind in decision.document.get("changes", ())
-    }
+    newest = {kind: decision for decision in store.decisions(limit=RECENT_DECISIONS) for kind in _changes(decision)}
     return {
         kind: ChangeAge(
             steps=store.count_events(EventKind.BATCH_STARTED.value, after=decision.event or 0),
@@ -114,6 +110,16 @@ def change_ages(store: ControlStore, *, now_unix_s: float) -> dict[Change, Chang
         )
         for kind, decision in newest.items()
     }
+
+
+def _within_s(notice: AddEvent) -> float:
+    with understood(f"event {notice.number}"):
+        return float(notice.data["within_s"])
+
+
+def _changes(decision: AddDecision) -> list[Change]:
+    with understood(f"decision {decision.number}"):
+        return [Change(kind) for kind in decision.document.get("changes", ())]
 
 
 async def look(fleet: Fleet, ids: Iterable[str]) -> dict[str, EngineReport | None]:
@@ -184,4 +190,5 @@ def close_plans(store: ControlStore, *, at_unix_s: float) -> None:
 
 
 def _over(store: ControlStore, plan: AddPlan) -> set[int]:
-    return {entry.step for entry in store.progress(plan.number) if Phase(entry.phase) in OVER}
+    with understood(f"progress of plan {plan.number}"):
+        return {entry.step for entry in store.progress(plan.number) if Phase(entry.phase) in OVER}

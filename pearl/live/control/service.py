@@ -149,7 +149,7 @@ async def _acquired(leases: LeaseAuthority, store: ControlStore) -> Lease:
     """The cluster's lease, in a term above all that this state folder has seen."""
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     lease = Lease(authority=leases, owner=owner, lease_s=LEASE_S)
-    term = await lease.acquire(after_term=int(store.fact(Fact.LEASE) or 0))
+    term = await lease.acquire(after_term=store.fact_as(Fact.LEASE, int) or 0)
     store.write(SetFact(fact=Fact.LEASE, document=str(term)))
     return lease
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
+
+from pydantic import TypeAdapter, ValidationError
 
 from pearl.errors import PearlError
 from pearl.live.control.documents import Document, compact
@@ -53,8 +56,28 @@ COMMIT;
 """
 
 
+T = TypeVar("T")
+
+
 class StoreError(PearlError):
     """The store cannot be opened, read or written."""
+
+
+@contextmanager
+def understood(what: str) -> Iterator[None]:
+    """Reading what a controller wrote earlier: `StoreError` for anything else, a damaged file's content above all."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        hint = "put the file's copy back, or give a new --state: workers that live are then stopped, and start anew"
+        raise StoreError(f"{what} in the controller's store is damaged: {_words(e)} ({hint})") from e
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(str(part) for part in first['loc']) or 'all of it'}: {first['msg']}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 class Fact(StrEnum):
@@ -151,25 +174,40 @@ Entry = SetFact | AddEvent | AddDecision | AddPlan | AddProgress | AddTelemetry 
 class ControlStore:
     """The SQLite file; one process owns it until it ends."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open or create the file, or a store in memory for None. Raises `StoreError`."""
+    def __init__(self, path: Path | None, *, create: bool = True) -> None:
+        """Open the file, or create it where `create` is given, or make a store in memory for None.
+
+        Raises `StoreError`; a file that is something else's is left as it is.
+        """
         self.path = path
         self.failure: StoreError | None = None
         """Set once a write failed."""
         try:
             self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
-            self._db.executescript("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
-            self._db.execute("BEGIN EXCLUSIVE")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            self._db.execute("COMMIT")
-            if version == 0:
-                self._db.executescript(_SCHEMA)
+            try:
+                self._open(create)
+            except BaseException:
+                self._db.close()
+                raise
         except sqlite3.Error as e:
             hint = "does another controller use it?" if "locked" in str(e) else "check the path, or give a new one"
             raise StoreError(f"cannot open the controller's store {path}: {e} ({hint})") from None
+
+    def _open(self, create: bool) -> None:
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("BEGIN EXCLUSIVE")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        self._db.execute("COMMIT")
+        if version == 0 and not (empty and create):
+            raise StoreError(f"{self.path} is no controller's store (give the path of one)")
         if version not in (0, SCHEMA_VERSION):
-            self._db.close()
-            raise StoreError(f"store {path} has schema {version}, this version reads {SCHEMA_VERSION}: give a new path")
+            raise StoreError(
+                f"store {self.path} has schema {version}, this version reads {SCHEMA_VERSION}: give a new path"
+            )
+        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
+        if version == 0:
+            self._db.executescript(_SCHEMA)
 
     def write(self, *entries: Entry) -> None:
         """Commit all entries, or none. Raises `StoreError`, also where an earlier write failed."""
@@ -227,6 +265,14 @@ class ControlStore:
         rows = self._read("SELECT document FROM meta WHERE name = ?", fact.value)
         return str(rows[0][0]) if rows else None
 
+    def fact_as(self, fact: Fact, kind: type[T]) -> T | None:
+        """A fact as what it was before it was written; None where there is none. Raises `StoreError`."""
+        text = self.fact(fact)
+        if text is None:
+            return None
+        with understood(f"fact {fact.value!r}"):
+            return TypeAdapter(kind).validate_json(text)
+
     def last(self, table: str) -> int:
         """The newest number of `events`, `decisions` or `plans`; 0 where there is none."""
         return int(self._read(f"SELECT coalesce(max(number), 0) FROM {table}")[0][0])
@@ -241,17 +287,7 @@ class ControlStore:
         query = (
             "SELECT number, at_unix_s, kind, workers, data, key FROM events WHERE number > ? ORDER BY number LIMIT ?"
         )
-        return [
-            AddEvent(
-                number=number,
-                at_unix_s=at_unix_s,
-                kind=kind,
-                workers=tuple(json.loads(workers)),
-                data=json.loads(data),
-                key=key,
-            )
-            for number, at_unix_s, kind, workers, data, key in self._read(query, after, limit)
-        ]
+        return [_event(row) for row in self._read(query, after, limit)]
 
     def count_events(self, kind: str, *, after: int) -> int:
         """The number of events of a kind past number `after`."""
@@ -306,9 +342,32 @@ class ControlStore:
             raise StoreError(f"cannot read the controller's store {self.path}: {e}") from e
 
 
+def _event(row: Sequence[Any]) -> AddEvent:
+    number, at_unix_s, kind, workers, data, key = row
+    with understood(f"event {number}"):
+        names = tuple(str(name) for name in json.loads(workers))
+        return AddEvent(
+            number=number, at_unix_s=float(at_unix_s), kind=str(kind), workers=names, data=_document(data), key=key
+        )
+
+
 def _decision(row: Sequence[Any]) -> AddDecision:
-    return AddDecision(number=row[0], at_unix_s=row[1], event=row[2], document=json.loads(row[3]))
+    number, at_unix_s, event, document = row
+    with understood(f"decision {number}"):
+        return AddDecision(number=number, at_unix_s=float(at_unix_s), event=event, document=_document(document))
 
 
 def _plan(row: Sequence[Any]) -> AddPlan:
-    return AddPlan(number=row[0], at_unix_s=row[1], decision=row[2], document=json.loads(row[3]))
+    number, at_unix_s, decision, document = row
+    with understood(f"plan {number}"):
+        plan = AddPlan(number=number, at_unix_s=float(at_unix_s), decision=decision, document=_document(document))
+        for step in plan.document["steps"]:
+            step["kind"]
+        return plan
+
+
+def _document(text: str) -> Document:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError("no JSON object")
+    return document

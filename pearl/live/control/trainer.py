@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from pydantic import TypeAdapter
-
 from pearl.core.event import Event, EventKind
 from pearl.live.control.documents import compact
 from pearl.live.control.pipeline import StaleError
@@ -81,8 +79,7 @@ class TrainerDesk:
         self._on_finish = on_finish
         self._releasing: asyncio.Task[Handover] | None = None
         self._waiting = 0
-        text = store.fact(Fact.TRAINING)
-        self.training = TypeAdapter(Training).validate_json(text) if text else Training()
+        self.training = store.fact_as(Fact.TRAINING, Training) or Training()
 
     @property
     def running(self) -> bool:

@@ -176,7 +176,7 @@ def read_json(raw: bytes) -> Any:
 
 def refuse_faults(error: ValidationError) -> RefusedError:
     """Every fault of a body in one answer."""
-    faults = {f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()}
+    faults = {f"{'.'.join(str(part) for part in item['loc']) or 'the body'}: {item['msg']}" for item in error.errors()}
     return RefusedError(400, "bad_request", "; ".join(sorted(faults)[:20]))
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
@@ -197,9 +198,12 @@ class Server:
     async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every error as JSON, none with a traceback."""
         try:
+            _check_encoding(request)
             return await handler(request)
         except RefusedError as e:
             error = e
+        except web.RequestPayloadError as e:
+            error = RefusedError(400, "bad_body", f"the body cannot be read: {' '.join(str(e).split())}")
         except JournalError as e:
             error = RefusedError(503, "journal", str(e), retry_after_s=self._config.retry_after_s)
         except web.HTTPException as e:
@@ -212,8 +216,33 @@ class Server:
         return web.json_response(error_body(error), status=error.status, headers=headers)
 
 
+def _check_encoding(request: web.Request) -> None:
+    """A compressed body would be larger than its bound once it is read."""
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise RefusedError(415, "bad_encoding", f"Content-Encoding {encoding[:64]!r} is not taken: send bodies plain")
+
+
+class _ClientsFaults(logging.Filter):
+    """What is wrong with a client's HTTP is answered to the client; a traceback of the parser helps nobody else."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is of something else."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
+
+
+def _http_log() -> logging.Logger:
+    logger = logging.getLogger("pearl.router.http")
+    logger.addFilter(_CLIENTS_FAULTS)
+    return logger
+
+
 def _event(data: dict[str, Any]) -> bytes:
     return b"data: " + to_json(data) + b"\n\n"
+
+
+_CLIENTS_FAULTS = _ClientsFaults()
 
 
 def _http_message(error: web.HTTPException, config: RouterConfig) -> str:
@@ -243,7 +272,9 @@ async def running_router(
         stack.push_async_callback(router.stop)
         extension = await stack.enter_async_context(mount(router)) if mount else None
         app = Server(router, tokenizer, extension).application()
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, auto_decompress=False, logger=_http_log()
+        )
         try:
             yield router, await _listen(runner, config)
         finally:
@@ -257,8 +288,9 @@ async def _listen(runner: web.AppRunner, config: RouterConfig) -> str:
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
     try:
         await site.start()
-    except OSError as e:
-        raise UsageError(f"router: cannot listen on {config.host}:{config.port}: {e.strerror or e}") from None
+    except (OSError, UnicodeError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise UsageError(f"router: cannot listen on {config.host}:{config.port}: {why}") from None
     host, port = runner.addresses[0][:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"

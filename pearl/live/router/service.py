@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from pearl.live.journal import Accept, Append, End, Journal, JournalError, Record, SetPool, Store
+from pearl.live.journal import Accept, Append, End, Journal, JournalError, Record, SetPool, Store, understood
 from pearl.live.protocol import EngineClient, EngineFactory
 from pearl.live.router.call import Call, RefusedError
 from pearl.live.router.config import RouterConfig
@@ -90,7 +90,9 @@ class Router:
             run_id=uuid.uuid4().hex[:8],
         )
         if document := store.pool():
-            self._use(pool_from_json(json.loads(document)))
+            with understood("the pool"):
+                pool = pool_from_json(json.loads(document))
+            self._use(pool)
         records = store.unfinished()
         for record in records:
             ticket = self._restored(record, keep=True)
@@ -167,9 +169,11 @@ class Router:
         return Generation(prompt=call.prompt, sampling=call.sampling, eos_token_ids=self.config.eos_token_ids)
 
     def _restored(self, record: Record, *, keep: bool) -> Ticket:
-        call = Call.from_json(record.call)
-        generation = self._generation(call)
-        generation.restore(_segment(entry) for entry in record.segments)
+        with understood(f"request {record.id!r}"):
+            call = Call.from_json(record.call)
+            generation = self._generation(call)
+            generation.restore(_segment(entry) for entry in record.segments)
+            ending = Ending.from_json(record.ending) if record.ending else None
         ago_s = max(0.0, self._unix_s() - record.accepted_unix_s)
         ticket = Ticket(
             id=record.id,
@@ -180,8 +184,8 @@ class Router:
             keep=keep,
         )
         ticket.publish(len(generation.token_ids))
-        if record.ending:
-            ticket.end(Ending.from_json(record.ending))
+        if ending:
+            ticket.end(ending)
         return ticket
 
     def _begin(self, ticket: Ticket) -> None:

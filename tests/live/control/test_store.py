@@ -125,7 +125,7 @@ def test_growth_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PRUNE_EVERY", 4)
     store = ControlStore(None)
     for number in range(1, 41):
-        store.write(event(number), AddPlan(number=number, at_unix_s=0, decision=None, document={}))
+        store.write(event(number), AddPlan(number=number, at_unix_s=0, decision=None, document={"steps": []}))
         store.write(AddProgress(plan=number, step=0, phase="began", at_unix_s=0, seconds=0, because=""))
         store.write(AddTelemetry(line=str(number)))
     assert [e.number for e in store.events(after=0, limit=100)] == list(range(31, 41))
