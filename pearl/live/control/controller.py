@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pearl.api import choose_predictor, choose_solver
-from pearl.core.cluster import Worker
+from pearl.core.cluster import Status, Worker
 from pearl.core.engine import TransitionCosts
 from pearl.core.event import Event, EventKind
 from pearl.core.ports import Clock
@@ -23,7 +24,7 @@ from pearl.live.control.bootstrap import bootstrap_plan
 from pearl.live.control.decider import Decider, Rulebook
 from pearl.live.control.documents import compact
 from pearl.live.control.drains import Drains
-from pearl.live.control.intake import Intake
+from pearl.live.control.intake import ClosedError, Intake
 from pearl.live.control.lease import Lease
 from pearl.live.control.ledger import Ledger
 from pearl.live.control.limits import ControlLimits
@@ -160,6 +161,7 @@ class Controller:
             if unknown and not self.parts.shadow:
                 self._bootstrap()
             queue.task_done()
+            self._decide_again()
 
     def _bootstrap(self) -> None:
         """Start reserved workers that nothing is known to decide on."""
@@ -170,6 +172,19 @@ class Controller:
 
     def _look(self) -> None:
         self.pipeline.look()
+        self._decide_again()
+
+    def _decide_again(self) -> None:
+        """A decision left workers in transition as they were: another is due once they have come to rest."""
+        at_rest = all(worker.status is not Status.TRANSITIONING for worker in self.parts.ledger.state.workers)
+        if self.decider.left_alone and at_rest:
+            self.decider.left_alone = False
+            asyncio.get_running_loop().call_soon(self._raise_quietly, Event(kind=EventKind.OPERATOR))
+
+    def _raise_quietly(self, event: Event) -> None:
+        """What a controller that ends has no use for."""
+        with suppress(ClosedError):
+            self.parts.intake.raise_event(event)
 
     def _heard(self, number: int, event: Event) -> None:
         self.parts.metrics.event(event.kind.value)

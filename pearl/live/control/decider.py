@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from pearl.core.cluster import ClusterState
+from pearl.core.cluster import ClusterState, Status
 from pearl.core.decision import Decision
 from pearl.core.engine import TransitionCosts
 from pearl.core.event import Event, EventKind
@@ -71,6 +71,8 @@ class Decider:
         self.plan: str | None = None
         """Id of the newest plan that was handed over."""
         self.plan_steps = 0
+        self.left_alone = False
+        """Whether the newest decision had to leave workers as they were, since they were in transition."""
         self._executor = executor
         self._observer = observer
         self._store = store
@@ -141,6 +143,9 @@ class Decider:
 
     def _decided(self, number: int, event: Event, policy: Policy, noted: _Noted, began_s: float) -> None:
         tick = noted.tick
+        if tick.verdict is not None:
+            state = tick.verdict.posed.situation.state
+            self.left_alone = any(worker.status is Status.TRANSITIONING for worker in state.workers)
         document = {
             **decision_document(tick),
             "calibration_error": tick.verdict.posed.situation.calibration_error if tick.verdict else None,

@@ -83,6 +83,26 @@ def test_events_become_decisions_and_decisions_plans(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_decision_that_left_workers_alone_is_followed_by_another_once_they_rest(tmp_path: Path) -> None:
+    async def work() -> None:
+        busy = replace(POOL[0], status=Status.TRANSITIONING)
+        rig = make(tmp_path, beginning(busy, *POOL[1:]))
+        await rig.start(beginning(busy, *POOL[1:]))
+        rig.controller.raise_event(Event(kind=EventKind.BATCH_STARTED))
+        await rig.idle()
+        assert len(rig.decisions()) == 1
+        rig.ledger.put(POOL[0])
+        await asyncio.sleep(0)  # the event is raised once the change has been told to all
+        await rig.idle()
+        kinds = {document["event"]["kind"] for document in rig.decisions()}
+        assert kinds == {"batch_started", "operator"}
+        assert len(rig.decisions()) == 2, "nobody was in transition at the second"
+        assert rig.ledger.state.counts.label() == "1P3D"
+        await rig.aclose()
+
+    run(work())
+
+
 def test_a_worker_that_must_leave_stops_at_once_and_goes(tmp_path: Path) -> None:
     async def work() -> None:
         spot = worker("p", zone=Zone.PREEMPTIBLE)
