@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -21,6 +22,8 @@ EXIT_INTERNAL = 70
 """EX_SOFTWARE of sysexits.h."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What a disk, or the file behind standard output, is at fault for."""
 GC_THRESHOLD = 50_000
 """Allocations between two collections: at Python's 700 a cold start spends a tenth of its time looking for garbage."""
 
@@ -113,6 +116,11 @@ def run(args: Sequence[str]) -> int:
         for fault in e.faults if isinstance(e, InputError) else (e,):
             _say(str(fault))
         return e.exit_code
+    except OSError as e:
+        if e.errno not in FULL:
+            return _internal(e)
+        _say(f"cannot write: {e.strerror}")
+        return PearlError.exit_code
     except Exception as e:
         return _internal(e)
     return result if isinstance(result, int) else 0

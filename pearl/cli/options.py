@@ -152,7 +152,8 @@ def emit(text: str, output: Path | None) -> None:
 @contextmanager
 def only_result_on_stdout() -> Iterator[None]:
     """While this is open, what solvers, predictors and their libraries print goes to standard error."""
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     with redirect_stdout(sys.stderr), _descriptor_aside():
         yield
 

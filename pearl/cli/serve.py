@@ -99,8 +99,10 @@ def serve(
 def _preview(asked: ServeOptions, form: Format) -> str:
     from pearl.live.preview import nodes_there, preview
     from pearl.report.preview import preview_data, preview_text
+    from pearl.tracking.forecasters import get_forecaster
 
     cluster = asked.load()
+    get_forecaster(asked.forecaster)
     if not cluster.ray.nodes:
         _need(["ray"])
     found = preview(cluster, nodes_there(cluster), policy=asked.policy, sets=asked.sets)

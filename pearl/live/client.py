@@ -6,7 +6,8 @@ Every call has a deadline, and fails in one of four ways:
     ├── NotRunningError      nobody answers at the address, or the connection broke (exit 5)
     ├── LateError            no answer within the call's deadline (exit 5)
     ├── UnauthorisedError    the token is missing or wrong (exit 2)
-    └── RejectedError        the controller refused the call; has its status, code and message (exit 2)
+    └── RejectedError        the controller refused the call; has its status, code and message (exit 2; 5 where it
+                             stops, or could not do it in time)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from pearl.errors import Fault, PearlError, UsageError
-from pearl.live.endpoint import DEFAULT_STATE_DIR, TOKEN_VARIABLE, read_endpoint, read_token
+from pearl.live.endpoint import DEFAULT_STATE_DIR, TOKEN_VARIABLE, read_endpoint, read_token, sendable
 
 API = "/pearl/v1"
 CALL_S = 10.0
@@ -36,6 +37,9 @@ LONGEST_S = 86_400.0
 LONGEST_ANSWER_BYTES = 64 << 20
 """The longest listing of the API is far below; past this it is not the API that answers."""
 UNAVAILABLE = 503
+LATE = 504
+SET_POLICY_S = 60.0
+"""A decision that is under way ends first."""
 _CHUNK_BYTES = 1 << 16
 
 Json = dict[str, Any]
@@ -70,6 +74,8 @@ class RejectedError(ClientError):
         super().__init__(message)
         self.status = status
         self.code = code
+        if status in (UNAVAILABLE, LATE):
+            self.exit_code = ClientError.exit_code
 
     @property
     def passing(self) -> bool:
@@ -85,9 +91,10 @@ class AdminClient:
     token: str | None = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(Fault(message=f"url {self.url!r}", expected="http://HOST:PORT"))
+        if not _is_address(self.url):
+            raise UsageError(Fault(message=f"url {self.url[:256]!r}", expected="http://HOST:PORT"))
+        if self.token is not None:
+            sendable(self.token, "the admin token")
 
     @classmethod
     def find(cls, *, state_dir: Path | None = None, url: str | None = None, token: str | None = None) -> Self:
@@ -146,7 +153,7 @@ class AdminClient:
 
     def set_policy(self, *, text: str, name: str) -> Json:
         """Decide by another policy from now on; `name` is what messages call the text."""
-        return self.call("PUT", "/policy", {"text": text, "name": name})
+        return self.call("PUT", "/policy", {"text": text, "name": name}, deadline_s=SET_POLICY_S)
 
     def stop(self, *, workers: bool) -> Json:
         """End the controller, and its workers too unless they shall be found again by the next one."""
@@ -220,7 +227,7 @@ class AdminClient:
     def _answer(self, status: int, raw: bytes) -> Json:
         try:
             answer = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise NotRunningError(f"{self.url} answers {status}, and not as a controller does (is the URL right?)")
@@ -235,6 +242,18 @@ class AdminClient:
             hint = f"the token is in STATE_DIR/token of the controller, or in its {TOKEN_VARIABLE}"
             return UnauthorisedError(f"{self.url}: {message} ({hint})")
         return RejectedError(message, status=status, code=str(fields.get("code") or status))
+
+
+def _is_address(url: str) -> bool:
+    if any(not char.isprintable() or char == " " for char in url):
+        return False
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - is worked out here, and raises for what is none
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _left_s(until_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def publish_endpoint(state_dir: Path, endpoint: Endpoint) -> None:
 
 
 def withdraw_endpoint(state_dir: Path) -> None:
-    """The controller has ended. Idempotent."""
-    (state_dir / ENDPOINT_FILE).unlink(missing_ok=True)
+    """The controller has ended. Idempotent; a file that cannot be removed stays: nobody answers at its address."""
+    with suppress(OSError):
+        (state_dir / ENDPOINT_FILE).unlink(missing_ok=True)
 
 
 def read_endpoint(state_dir: Path) -> Endpoint | None:
@@ -54,15 +56,22 @@ def read_endpoint(state_dir: Path) -> Endpoint | None:
         match json.loads(text):
             case {"url": str(url), "pid": int(pid), "started_unix_s": int() | float() as started}:
                 return Endpoint(url=url, pid=pid, started_unix_s=float(started))
-    except ValueError:
+    except (ValueError, OverflowError, RecursionError):
         pass
     hint = "it is written by `pearl serve`; remove it if no controller runs"
     raise InputError(Fault(message=f"{path}: not an endpoint", expected="url, pid and started_unix_s", hint=hint))
 
 
 def read_token(state_dir: Path) -> str | None:
-    """The admin token: of the environment, else of the file; None without either."""
-    return os.environ.get(TOKEN_VARIABLE) or (_read(state_dir / TOKEN_FILE) or "").strip() or None
+    """The admin token: of the environment, else of the file; None without either.
+
+    Raises `InputError` for one that no HTTP header can carry.
+    """
+    if known := os.environ.get(TOKEN_VARIABLE):
+        return sendable(known, TOKEN_VARIABLE)
+    path = state_dir / TOKEN_FILE
+    token = (_read(path) or "").strip()
+    return sendable(token, str(path)) if token else None
 
 
 def ensure_token(state_dir: Path) -> str:
@@ -70,7 +79,7 @@ def ensure_token(state_dir: Path) -> str:
     if (known := os.environ.get(TOKEN_VARIABLE)) is not None:
         if not known.strip():
             raise UsageError(Fault(message=f"{TOKEN_VARIABLE} is empty", expected="a secret, or no such variable"))
-        return known
+        return sendable(known, TOKEN_VARIABLE)
     path = state_dir / TOKEN_FILE
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -79,20 +88,34 @@ def ensure_token(state_dir: Path) -> str:
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror or e}") from None
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"{token}\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{token}\n")
+    except OSError as e:
+        path.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {e.strerror or e}") from None
+    return token
+
+
+def sendable(token: str, where: str) -> str:
+    """The token; raises `UsageError`, which names where it is from, for one that no HTTP header can carry."""
+    if not token.isascii() or any(not char.isprintable() or char == " " for char in token):
+        raise UsageError(Fault(message=f"{where}: no HTTP header can carry it", expected="ASCII without spaces"))
     return token
 
 
 def _private_token(path: Path) -> str:
-    mode = path.stat().st_mode & 0o777
+    try:
+        mode = path.stat().st_mode & 0o777
+    except OSError as e:
+        raise UsageError(f"cannot read {path}: {e.strerror or e}") from None
     if mode & 0o077:
         hint = f"chmod 600 {path}, or remove the file to get a new token"
         raise UsageError(Fault(message=f"{path} has mode {mode:o}: others may read the token", hint=hint))
     token = (_read(path) or "").strip()
     if not token:
         raise UsageError(Fault(message=f"{path} is empty", hint="remove the file to get a new token"))
-    return token
+    return sendable(token, str(path))
 
 
 def _read(path: Path) -> str | None:

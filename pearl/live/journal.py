@@ -127,7 +127,7 @@ class Store:
         self._db.execute("BEGIN EXCLUSIVE")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        self._db.execute("COMMIT")
+        self._db.execute("ROLLBACK")
         if version == 0 and not empty:
             raise JournalError(f"{self.path} is no router's journal: give a new path")
         if version not in (0, SCHEMA_VERSION):

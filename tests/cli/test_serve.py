@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,6 +63,9 @@ def test_a_dry_run_without_a_workload(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--cluster", "demo-cpu", "--policy", "nonsense"], "no policy 'nonsense'"),
         (["--cluster", "demo-cpu", "--cluster-set", "nonsense=1"], "unknown key 'nonsense'"),
         (["--cluster", "demo-cpu", "--set", "nonsense=1"], "unknown param 'nonsense'"),
+        (["--cluster", "demo-cpu", "--forecaster", "nonsense"], "unknown forecaster 'nonsense'"),
+        (["--cluster", "demo-cpu", "--host", 'x", expose: true, y: "'], "host: string should match pattern"),
+        (["--cluster", "demo-cpu", "--host", "a\nb"], "host: string should match pattern"),
         (
             ["--cluster", "demo-cpu", "--cluster-set", "zones.reserved.min_workers=3"],
             "zone reserved: the nodes offer 1 workers; expected at least 3",
@@ -70,6 +75,13 @@ def test_a_dry_run_without_a_workload(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_what_does_not_hold(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", *args, "--dry-run"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_full_disk_behind_standard_output_is_no_fault_of_ours(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pearl", "serve", "--cluster", "demo-cpu", "--dry-run"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: cannot write: No space left on device\n")
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="what is missing elsewhere is here")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from pearl.errors import InputError, UsageError
 from pearl.live.client import AdminClient, LateError, NotRunningError, RejectedError, UnauthorisedError
-from pearl.live.endpoint import Endpoint, ensure_token, publish_endpoint, read_endpoint, withdraw_endpoint
+from pearl.live.control.lease import HostLock
+from pearl.live.endpoint import Endpoint, ensure_token, publish_endpoint, read_endpoint, read_token, withdraw_endpoint
 from tests.live.stub_controller import TOKEN, StubController, error, stub_controller
 
 
@@ -128,7 +130,18 @@ def test_a_controller_is_found_by_its_state_folder(tmp_path: Path, stub: StubCon
     assert read_endpoint(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"url": 1}', "x" * 70_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"url": 1}',
+        "x" * 70_000,
+        "[" * 60_000,
+        f'{{"url": "http://h", "pid": 1, "started_unix_s": 1{"0" * 400}}}',
+    ],
+)
 def test_an_endpoint_file_that_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "endpoint.json").write_text(text)
     with pytest.raises(InputError, match=r"endpoint\.json"):
@@ -148,6 +161,54 @@ def test_the_token_is_made_once_and_for_its_owner(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PEARL_ADMIN_TOKEN", " ")
     with pytest.raises(UsageError, match="PEARL_ADMIN_TOKEN is empty"):
         ensure_token(tmp_path)
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a b", "caf\u00e9", "a\0"])
+def test_a_token_that_no_header_can_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    with pytest.raises(UsageError, match="no HTTP header can carry it"):
+        AdminClient(url="http://127.0.0.1:1", token=token)
+    (tmp_path / "token").write_text(f"x{token}y\n")
+    (tmp_path / "token").chmod(0o600)
+    for read in (ensure_token, read_token):
+        with pytest.raises(UsageError, match="no HTTP header can carry it"):
+            read(tmp_path)
+    if "\0" not in token:
+        monkeypatch.setenv("PEARL_ADMIN_TOKEN", token)
+        with pytest.raises(UsageError, match="PEARL_ADMIN_TOKEN"):
+            ensure_token(tmp_path)
+
+
+def test_a_token_that_cannot_be_written_leaves_no_empty_file(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))  # as on a full disk: files can be made, and stay empty
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            ensure_token(tmp_path)
+        HostLock(tmp_path).release()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [path.name for path in tmp_path.iterdir()] == ["controller.lock"]
+    (tmp_path / "token").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="cannot read"):
+        ensure_token(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "x", "http://", "http://[::1", "http://[zz]", "http://h:x", "http://h:99999", "http://a b", "http://a..b",
+     "http://h\n", "ftp://h", f"http://{'a' * 300}"],
+)  # fmt: skip
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(UsageError, match="expected http://HOST:PORT"):
+        AdminClient(url=url)
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(400, 2), (404, 2), (409, 2), (503, 5), (504, 5)])
+def test_what_was_refused_and_what_could_not_be_done_in_time(stub: StubController, status: int, exit_code: int) -> None:
+    stub.answers["POST /drain"] = (status, error("x", "said"))
+    with pytest.raises(RejectedError) as caught:
+        _client(stub).drain("a", deadline_s=1.0)
+    assert caught.value.exit_code == exit_code
 
 
 def test_trainers_load_nothing_but_the_standard_library() -> None:

@@ -189,7 +189,7 @@ class TrainingModeSpec(Spec):
 class HttpSpec(Spec):
     """Where router and admin interface listen."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[0-9A-Za-z_.:%-]+$")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs `expose`."""
     port: Annotated[Whole, Field(ge=0, le=65_535)] = 8000
     """Port; 0 lets the system choose."""

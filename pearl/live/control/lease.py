@@ -264,9 +264,10 @@ class HostLock:
             raise LeaseError(
                 f"another controller uses {directory}{holder}: stop it (`pearl stop`), or give another --state"
             ) from None
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        self._file.flush()
+        # Who has it is said for people alone; on a full disk the lock holds as well.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file.fileno(), 0)
+            os.write(self._file.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
 
     def release(self) -> None:
         """Free it. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,7 +46,7 @@ class ServeOptions:
         """
         sets = dict(self.cluster_sets)
         if self.host is not None:
-            sets["ports.http.host"] = f'"{self.host}"'
+            sets["ports.http.host"] = json.dumps(self.host)
             if not is_loopback(self.host):
                 sets["ports.http.expose"] = "true"
         if self.port is not None:

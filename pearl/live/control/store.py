@@ -198,7 +198,7 @@ class ControlStore:
         self._db.execute("BEGIN EXCLUSIVE")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        self._db.execute("COMMIT")
+        self._db.execute("ROLLBACK")
         if version == 0 and not (empty and create):
             raise StoreError(f"{self.path} is no controller's store (give the path of one)")
         if version not in (0, SCHEMA_VERSION):
