@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -306,6 +308,19 @@ def test_one_controller_at_a_time(bench: Bench) -> None:
             with pytest.raises(LeaseError, match="another controller"):
                 await run_service(bench.service(cluster=other), ready=print)
             assert read_endpoint(other.state_dir) is None
+
+    live(work())
+
+
+def test_the_lease_of_a_controller_that_was_killed_here_is_waited_for(bench: Bench) -> None:
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    owner = f"{socket.gethostname()}:{child.pid}:x"
+    bench.leases.table.acquire(owner, 0.3, 0)
+
+    async def work() -> None:
+        async with bench.running() as client:
+            await until(_serving(1), client)
 
     live(work())
 

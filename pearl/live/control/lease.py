@@ -38,6 +38,18 @@ class LeaseError(PearlError):
     """Another controller holds the lease, or this one lost it."""
 
 
+class HeldError(LeaseError):
+    """Another controller, `owner`, holds the lease for `left_s` more seconds, unless it renews it."""
+
+    def __init__(self, *, owner: str, left_s: float) -> None:
+        super().__init__(
+            f"another controller, {owner}, holds the lease of this cluster for {left_s:.0f} s more, and renews it while"
+            " it runs: stop it (`pearl stop`), or wait until its lease ends"
+        )
+        self.owner = owner
+        self.left_s = left_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """The state of the lease after a call: `owner` holds it in `term` for `left_s` more seconds."""
@@ -144,15 +156,12 @@ class Lease:
             raise LeaseError("this controller lost its lease, and acts no more: another one may have taken over")
 
     async def acquire(self, *, after_term: int = 0) -> int:
-        """Take the lease; returns its term. Raises `LeaseError` that says who holds it, and for how long."""
+        """Take the lease; returns its term. Raises `HeldError` that says who holds it, and for how long."""
         limit_s = max(START_S, self.lease_s / RENEW_EVERY)
         for _ in range(ACQUIRE_TRIES):
             grant = await self._within(self.authority.acquire(self.owner, self.lease_s, after_term), limit_s)
             if grant.owner != self.owner:
-                raise LeaseError(
-                    f"another controller, {grant.owner}, holds the lease of this cluster for {grant.left_s:.0f} s more,"
-                    " and renews it while it runs: stop it (`pearl stop`), or wait until its lease ends"
-                )
+                raise HeldError(owner=grant.owner, left_s=grant.left_s)
             self.term = grant.term
             if await self._extend():
                 self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="lease")

@@ -20,7 +20,7 @@ from pearl.live.cluster.prepare import prepare_model
 from pearl.live.control.assembly import Ground, LiveFleet
 from pearl.live.control.clock import ControlClock
 from pearl.live.control.decider import Rulebook
-from pearl.live.control.lease import LEASE_S, HostLock, Lease, LeaseAuthority, RayLeases
+from pearl.live.control.lease import LEASE_S, HeldError, HostLock, Lease, LeaseAuthority, RayLeases
 from pearl.live.control.log import log
 from pearl.live.control.options import ServeOptions
 from pearl.live.control.plane import ControlPlane
@@ -36,6 +36,8 @@ from pearl.policy.load import load_policy
 from pearl.tracking.forecasters import Forecaster, get_forecaster
 
 JOURNAL_FILE = "router.db"
+LEASE_OVER_S = 0.5
+"""Past its end a lease is certainly over, also by the clock of its actor."""
 LEASES = "pearl-leases"
 """Ray namespace of the leases; in that of a cluster every actor counts as one of its workers."""
 STOP_WORKERS_S = 120.0
@@ -146,12 +148,38 @@ async def _serve_http(service: Service, plane: ControlPlane, ready: Ready) -> No
 
 
 async def _acquired(leases: LeaseAuthority, store: ControlStore) -> Lease:
-    """The cluster's lease, in a term above all that this state folder has seen."""
+    """The cluster's lease, in a term above all that this state folder has seen.
+
+    That of a controller that was killed on this host is waited for: nobody renews it.
+    """
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     lease = Lease(authority=leases, owner=owner, lease_s=LEASE_S)
-    term = await lease.acquire(after_term=store.fact_as(Fact.LEASE, int) or 0)
+    after_term = store.fact_as(Fact.LEASE, int) or 0
+    try:
+        term = await lease.acquire(after_term=after_term)
+    except HeldError as e:
+        if not _has_died(e.owner):
+            raise
+        log("lease_of_the_dead", owner=e.owner, left_s=e.left_s)
+        await asyncio.sleep(min(e.left_s, LEASE_S) + LEASE_OVER_S)
+        term = await lease.acquire(after_term=after_term)
     store.write(SetFact(fact=Fact.LEASE, document=str(term)))
     return lease
+
+
+def _has_died(owner: str) -> bool:
+    """Whether a controller of this host runs no more. Where that is a mistake, its lease is renewed, and held still."""
+    host, _, rest = owner.partition(":")
+    pid = rest.partition(":")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:

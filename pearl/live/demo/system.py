@@ -84,9 +84,11 @@ class LiveSystem:
             )
         until_s = time.monotonic() + READY_S
         while not self._answers():
-            if self._child.poll() is not None:
-                self._fail(f"pearl serve ended with {self._child.returncode}")
+            if (code := self._child.poll()) is not None:
+                self._child = None
+                self._fail(f"pearl serve ended with {code}")
             if time.monotonic() > until_s:
+                self.close()
                 self._fail(f"pearl serve does not answer after {READY_S:g} s")
             time.sleep(POLL_S)
         self._port = int(self.url.rpartition(":")[2])
