@@ -84,7 +84,7 @@ class LiveSystem:
             )
         until_s = time.monotonic() + READY_S
         while not self._answers():
-            if (code := self._child.poll()) is not None:
+            if (code := self._running().poll()) is not None:
                 self._child = None
                 self._fail(f"pearl serve ended with {code}")
             if time.monotonic() > until_s:
