@@ -14,7 +14,6 @@ from pearl.live.cluster.offers import capacity
 from pearl.live.control.fleet import Node
 from pearl.live.engine.config import EngineConfig
 from pearl.live.protocol import EngineUnavailableError
-from pearl.live.weights import WeightRef
 from pearl.live.worker import RayEngines, RayWorker
 
 NODE_LABEL = "pearl-node"
@@ -42,7 +41,7 @@ class RayFleet:
         """What the router reaches the workers by."""
         return RayEngines(namespace=self._cluster.namespace)
 
-    def launch(self, worker: Worker, weights: WeightRef | None) -> RayWorker:
+    def launch(self, worker: Worker) -> RayWorker:
         """Create the worker's actor on its node, or take the one that lives; raises `EngineUnavailableError`.
 
         Waits for no engine: `start` of the handle does. An actor that finds no place fails there.
@@ -51,7 +50,7 @@ class RayFleet:
         node = self._node(worker)
         try:
             return RayWorker.launch(
-                engine_config(self._cluster, worker, weights, kv_host=node.address),
+                engine_config(self._cluster, worker, kv_host=node.address),
                 cpus=zone.cpus,
                 gpus=zone.gpus,
                 resources={zone.resource: 1} if zone.resource else None,
@@ -124,13 +123,16 @@ def name_nodes(raw: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> di
     return named
 
 
-def engine_config(cluster: LiveCluster, worker: Worker, weights: WeightRef | None, *, kv_host: str) -> EngineConfig:
-    """What the worker's engine is told; `weights` None are the model's own."""
+def engine_config(cluster: LiveCluster, worker: Worker, *, kv_host: str) -> EngineConfig:
+    """What the worker's engine is told.
+
+    Every engine starts from the model's path, and gets published weights by an update: NIXL compares the paths that two
+    engines were started from, and refuses the transfer where they differ.
+    """
     engine = cluster.engine
     return EngineConfig(
         worker=worker.id,
-        model=cluster.model.path if weights is None else weights.directory,
-        weight_version=0 if weights is None else weights.version,
+        model=cluster.model.path,
         device=cluster.device,
         kv_port=cluster.kv_ports.start,
         kv_port_count=len(cluster.kv_ports),

@@ -88,15 +88,15 @@ def test_nodes_are_named_and_offer_workers_by_zone(rig: Rig) -> None:
 def test_an_actor_on_no_node_is_refused(rig: Rig) -> None:
     stray = replace(placed(rig)["node-0/0"], id="node-9/0", node="node-9")
     with pytest.raises(EngineUnavailableError, match="no node 'node-9' is alive"):
-        rig.fleet.launch(stray, None)
+        rig.fleet.launch(stray)
 
 
 def test_two_workers_start_on_their_nodes_and_each_starts_one_engine(rig: Rig) -> None:
     import psutil
 
     async def start(worker: Worker) -> None:
-        handle = rig.workers[worker.id] = rig.fleet.launch(worker, None)
-        assert rig.fleet.launch(worker, None).actor._actor_id == handle.actor._actor_id
+        handle = rig.workers[worker.id] = rig.fleet.launch(worker)
+        assert rig.fleet.launch(worker).actor._actor_id == handle.actor._actor_id
         first, again = await asyncio.gather(handle.start(START_S), handle.actor.start.remote())
         assert (first.pid, first.worker) == (again.pid, worker.id)
         children = psutil.Process(first.pid).children(recursive=True)

@@ -10,7 +10,6 @@ from typing import Protocol, Self
 from pearl.core.cluster import Worker
 from pearl.live.engine.engine import EngineReport, TransitionLimits
 from pearl.live.router.pool import Pool
-from pearl.live.weights import WeightRef
 
 
 class WorkerHandle(Protocol):
@@ -76,8 +75,11 @@ class Node:
 class Fleet(Protocol):
     """Makes and finds workers. Calls return at once: engines start by the handle."""
 
-    def launch(self, worker: Worker, weights: WeightRef | None) -> WorkerHandle:
-        """Create the worker's actor on its node; `weights` are what its engine loads, None the model's own."""
+    def launch(self, worker: Worker) -> WorkerHandle:
+        """Create the worker's actor on its node.
+
+        Its engine starts with the model's own weights, as version 0, and is updated then.
+        """
         ...
 
     def find(self, worker_id: str) -> WorkerHandle | None:

@@ -77,7 +77,7 @@ class Rebuilder:
         worker = crew.worker(seat.id)
         if worker is None:
             return "the worker is gone"
-        seat.handle = crew.fleet.launch(worker, self._weights.newest)
+        seat.handle = crew.fleet.launch(worker)
         crew.change(seat.id, started=True)
         report = await crew.ask(seat.id, "start", seat.handle.start(crew.limits.start_s), crew.limits.start_s)
         crew.ledger.synced(seat.id, report.weight_version)

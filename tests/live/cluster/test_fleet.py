@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from pearl.live.engine import vllm_backend
 from pearl.live.engine.ports import claim_ports
 from pearl.live.fleet import engine_config, name_nodes
 from pearl.live.protocol import EngineUnavailableError
-from pearl.live.weights import WeightRef
 from pearl.live.worker import WorkerActor
 from tests.live.worker.fake_backend import FakeBackend
 
@@ -54,12 +52,9 @@ def test_a_node_keeps_its_name_when_another_of_that_name_joins():
 def test_an_engine_is_told_what_the_cluster_file_says():
     cluster = load_cluster("demo-cpu", {"ports.kv": "{first: 7000, count: 8}", "engine.kv_lease": "20s"})
     (worker,) = offer(cluster, [Node(name="n", id="i", workers={"reserved": 1})])
-    config = engine_config(cluster, worker, None, kv_host="10.1.2.3")
+    config = engine_config(cluster, worker, kv_host="10.1.2.3")
     assert (config.worker, config.model, config.weight_version) == ("n/0", cluster.model.path, 0)
     assert (config.kv_host, config.kv_port, config.kv_port_count, config.kv_lease_s) == ("10.1.2.3", 7000, 8, 20)
-    newer = WeightRef(version=4, directory=Path("/w/v4"))
-    config = engine_config(cluster, worker, newer, kv_host=LOOPBACK)
-    assert (config.model, config.weight_version) == (Path("/w/v4"), 4)
 
 
 # Ports
@@ -134,7 +129,7 @@ def actor(monkeypatch: pytest.MonkeyPatch, start: Any) -> WorkerActor:
     ports = free_range(1)
     cluster = load_cluster("demo-cpu", {"ports.kv": f"{{first: {ports[0]}, count: 1}}"})
     (worker,) = offer(cluster, [Node(name="n", id="i", workers={"reserved": 1})])
-    return WorkerActor(engine_config(cluster, worker, None, kv_host=LOOPBACK))
+    return WorkerActor(engine_config(cluster, worker, kv_host=LOOPBACK))
 
 
 def test_starts_at_once_share_one_engine_and_close_waits_for_it(monkeypatch: pytest.MonkeyPatch):
@@ -184,6 +179,6 @@ def test_a_start_that_failed_is_not_tried_again_in_the_same_process(monkeypatch:
 def test_ports_must_hold_a_worker():
     cluster = load_cluster("demo-cpu")
     (worker,) = offer(cluster, [Node(name="n", id="i", workers={"reserved": 1})])
-    config = engine_config(cluster, worker, None, kv_host=LOOPBACK)
+    config = engine_config(cluster, worker, kv_host=LOOPBACK)
     with pytest.raises(UsageError, match="kv_port_count is 3; expected at least tensor_parallel"):
         replace(config, kv_port_count=3, tensor_parallel=4)

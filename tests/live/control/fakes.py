@@ -21,7 +21,6 @@ from pearl.live.engine.backend import Counters
 from pearl.live.engine.engine import EngineReport, TransitionLimits, UnfitError
 from pearl.live.protocol import EngineFailedError, EngineLostError, EngineUnavailableError
 from pearl.live.router.pool import Pool
-from pearl.live.weights import WeightRef
 
 FOREVER = float("inf")
 """A delay after which a call never answers; whoever asks must have a limit."""
@@ -210,11 +209,11 @@ class FakeFleet:
     """The newest of each id, dead ones included."""
     launched: list[str] = field(default_factory=list)
 
-    def launch(self, worker: Worker, weights: WeightRef | None) -> FakeWorker:
+    def launch(self, worker: Worker) -> FakeWorker:
         if worker.id in self.fails:
             raise self.fails[worker.id]
         assert self.find(worker.id) is None, f"an actor named {worker.id} lives"
-        made = FakeWorker(name=worker.id, version=weights.version if weights else 0)
+        made = FakeWorker(name=worker.id, version=0)
         self.prepare(made)
         self.launched.append(worker.id)
         self.workers[worker.id] = made
