@@ -144,7 +144,8 @@ class Store:
                 for entry in entries:
                     self._write(entry)
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite itself rolls back on a full disk
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as e:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from pearl.live.control.decider import Rulebook
 from pearl.live.control.fleet import Node
 from pearl.live.control.lease import LeaseError, LeaseTable
 from pearl.live.control.service import Service, run_service
+from pearl.live.control.store import ControlStore
 from pearl.live.endpoint import read_endpoint
+from pearl.live.journal import Store
 from pearl.live.preview import file_nodes
 from pearl.live.recording import read_store
 from pearl.live.training import Trainer
@@ -336,6 +338,53 @@ def test_a_lost_lease_ends_it_and_leaves_the_workers(bench: Bench, monkeypatch: 
         with pytest.raises(LeaseError, match="lost its lease"):
             await asyncio.wait_for(task, 10)
         assert not any(worker.dead for worker in bench.fleet.workers.values())
+
+    live(work())
+
+
+@pytest.mark.parametrize("file", ["store", "journal"])
+def test_a_full_disk_ends_it_with_that_error_and_leaves_the_workers(bench: Bench, file: str) -> None:
+    """Nothing is decided meanwhile: it ends by itself."""
+    made: list[Any] = []
+
+    async def work() -> None:
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(run_service(bench.service(), ready=ready.set_result))
+        await ready
+        endpoint = read_endpoint(bench.directory)
+        assert endpoint is not None
+        client = AdminClient(url=endpoint.url, token=TOKEN)
+        await until(_serving(2), client)
+        for database in made:
+            pages = database._db.execute("PRAGMA page_count").fetchone()[0]
+            database._db.execute(f"PRAGMA max_page_count = {pages}")
+        for number in range(1000):
+            with suppress(PearlError, OSError):
+                if file == "journal":
+                    await asyncio.to_thread(_generate, endpoint.url, [1] * 1000)
+                else:
+                    await asyncio.to_thread(client.call, "POST", "/training/finish", {"step": number})
+            if task.done():
+                break
+        with pytest.raises(PearlError, match=rf"cannot write the .*{file}.*: database or disk is full"):
+            await asyncio.wait_for(task, 10)
+        assert read_endpoint(bench.directory) is None
+        assert not any(worker.dead for worker in bench.fleet.workers.values())
+
+    kind = ControlStore if file == "store" else Store
+    with pytest.MonkeyPatch.context() as patch:
+        opened = kind.__init__
+        patch.setattr(kind, "__init__", lambda self, *args, **more: (opened(self, *args, **more), made.append(self))[0])
+        live(work())
+
+
+def test_a_connection_without_a_request_does_not_hold_up_the_end(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.running() as client:
+            await until(_serving(1), client)
+            _, writer = await asyncio.open_connection("127.0.0.1", int(client.url.rpartition(":")[2]))
+            writer.write(b"POST /pearl/v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n")
+            await writer.drain()
 
     live(work())
 

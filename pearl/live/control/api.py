@@ -32,6 +32,7 @@ from pearl.live.control.progress_log import number_of
 from pearl.live.control.store import AddAnswer, StoreError
 from pearl.live.control.views import decision_view, event_view, plan_view, state_view
 from pearl.live.control.weights import StaleWeightsError
+from pearl.live.journal import JournalError
 from pearl.live.router.admin import Extension, authorise
 from pearl.live.router.call import RefusedError
 
@@ -206,6 +207,8 @@ class AdminApi:
         async def answer(request: web.Request) -> web.StreamResponse:
             authorise(request, self._token)
             raw = await _read(request)
+            if self._closing:
+                raise _stopping()
             key = request.headers.get("Idempotency-Key") if request.method != "GET" else None
             if key is None:
                 status, document = await self._carried_out(handler(request, raw))
@@ -231,7 +234,11 @@ class AdminApi:
         if not KEY.match(key):
             raise RefusedError(400, "bad_key", "Idempotency-Key: expected 1 to 128 of letters, digits and . _ : -")
         call = f"{request.method} {request.path} {hashlib.sha256(raw).hexdigest()}"
-        if (known := self._parts.store.answer(key)) is not None:
+        try:
+            known = self._parts.store.answer(key)
+        except StoreError as e:
+            raise RefusedError(503, "unavailable", str(e)) from None
+        if known is not None:
             _same_call(key, known.call, call)
             return known.status, json.loads(known.body)
         if (running := self._calls.get(key)) is not None:
@@ -251,7 +258,10 @@ class AdminApi:
     async def _kept(self, key: str, call: str, work: Awaitable[Answer]) -> Answer:
         status, document = await _answered(work)
         if status < 500:
-            self._parts.store.write(AddAnswer(key=key, call=call, status=status, body=compact(document)))
+            try:
+                self._parts.store.write(AddAnswer(key=key, call=call, status=status, body=compact(document)))
+            except StoreError as e:
+                log("answer_not_kept", level=logging.ERROR, key=key, error=str(e))
         return status, document
 
     def _start(self, work: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
@@ -276,7 +286,7 @@ async def _answered(work: Awaitable[Answer]) -> Answer:
         return 504, _refusal("deadline", str(e) or "the deadline passed; what had begun is taken back")
     except (StaleError, StaleWeightsError) as e:
         return 409, _refusal("stale", str(e))
-    except (ClosedError, LeaseError, StoreError) as e:
+    except (ClosedError, LeaseError, StoreError, JournalError) as e:
         return 503, _refusal("unavailable", str(e))
     except (InputError, SolverError) as e:
         return 400, _refusal("bad_request", str(e))

@@ -107,9 +107,7 @@ class Controller:
             raise_event=intake.raise_event,
             record=parts.progress.record,
         )
-        self.drains = Drains(
-            store=store, ledger=ledger, raise_event=intake.raise_event, training=lambda: self.trainer.running
-        )
+        self.drains = Drains(store=store, ledger=ledger, raise_event=intake.raise_event)
         ledger.listen(lambda _: self._look())
         intake.listen(self._heard)
         self._publishing: dict[int, asyncio.Task[Published]] = {}
@@ -130,17 +128,24 @@ class Controller:
 
     async def run(self) -> None:
         """Tick for every event. Raises `LeaseError` or `StoreError` once this controller may act no more."""
-        lost = asyncio.create_task(self.parts.lease.lost.wait(), name="lease lost")
-        ticks = asyncio.create_task(self._tick_forever(), name="ticks")
+        store, failed = self.parts.store, asyncio.Event()
+        store.on_failure = failed.set
+        tasks = (
+            asyncio.create_task(self._tick_forever(), name="ticks"),
+            asyncio.create_task(self.parts.lease.lost.wait(), name="lease lost"),
+            asyncio.create_task(failed.wait(), name="store failed"),
+        )
         try:
-            await asyncio.wait((lost, ticks), return_when=asyncio.FIRST_COMPLETED)
-            if ticks.done():
-                ticks.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
+            if store.failure:
+                raise store.failure
             self.parts.lease.check()
         finally:
-            for task in (lost, ticks):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(lost, ticks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def aclose(self) -> None:
         """Take nothing more, let calls under way roll back, and let the workers be as they are. Idempotent."""

@@ -47,9 +47,12 @@ class Departures:
         worker = self._crew.worker(worker_id)
         if worker is None:
             return
+        stays_away = worker.id in self._crew.ledger.record.leaving or (
+            worker.must_leave and worker.zone is not Zone.OVERLAP
+        )
         pause_s = self._backoff.pause_s(worker_id, now_s=self._crew.now_s())
         self._raise_event(Event(kind=EventKind.GPUS_LOST, workers=(worker_id,), at_s=self._crew.now_s()))
-        if not worker.must_leave or worker.zone is Zone.OVERLAP:
+        if not stays_away:
             name = f"the return of {worker_id}, which left: {why}"
             self._crew.later(pause_s, lambda: self._crew.spawn(self._come_back(worker), name))
 
@@ -79,7 +82,8 @@ class Departures:
         if not worker.must_leave or worker.leave_within_s is None:
             return
         self._deadlines_s[worker.id] = self._crew.now_s() + worker.leave_within_s
-        if worker.zone is not Zone.OVERLAP or not self._crew.ledger.record.training:
+        record = self._crew.ledger.record
+        if worker.zone is not Zone.OVERLAP or not record.training or worker.id in record.leaving:
             over = partial(self._grace_is_over, worker.id)
             self._graces[worker.id] = self._crew.later(worker.leave_within_s, over)
 

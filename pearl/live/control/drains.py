@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from pearl.core.cluster import Status, Worker, Zone
 from pearl.core.event import Event, EventKind
@@ -18,7 +17,7 @@ class Drains:
     """Which workers an operator drains; on the event loop alone.
 
     The mark on a worker is the same as under a reclaim notice; what is kept here tells them apart, so that taking a
-    drain back does not undo a reclaim, and the end of training does not undo a drain.
+    drain back does not undo a reclaim. That training does not undo either is the ledger's to see to.
     """
 
     def __init__(
@@ -27,12 +26,10 @@ class Drains:
         store: ControlStore,
         ledger: Ledger,
         raise_event: Callable[[Event], int],
-        training: Callable[[], bool],
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._raise_event = raise_event
-        self._training = training
         self._moved = asyncio.Event()
         self.workers: frozenset[str] = store.fact_as(Fact.DRAINS, frozenset[str]) or frozenset()
         ledger.listen(self._look)
@@ -44,8 +41,6 @@ class Drains:
                 self._become(self.workers - frozenset(event.workers))
             case EventKind.GPUS_LOST:
                 self._become(self.workers - frozenset(event.workers))
-            case EventKind.TRAINING_FINISHED if kept := self.workers & self._ledger.state.by_id.keys():
-                self._ledger.happen(Event(kind=EventKind.RECLAIM_NOTICE, workers=tuple(sorted(kept))))
             case _:
                 pass
 
@@ -54,8 +49,8 @@ class Drains:
 
         Raises `UsageError` for an unknown worker, and `TimeoutError` at the deadline; it then still leaves.
         """
-        worker = self._worker(worker_id)
-        if not worker.must_leave:
+        self._worker(worker_id)
+        if worker_id not in self._ledger.record.leaving:
             self._become(self.workers | {worker_id})
             self._raise_event(Event(kind=EventKind.RECLAIM_NOTICE, workers=(worker_id,)))
         try:
@@ -67,12 +62,11 @@ class Drains:
 
     def undo(self, worker_id: str) -> bool:
         """Take a drain back; returns whether there was one. Raises `UsageError` for an unknown worker."""
-        worker = self._worker(worker_id)
+        self._worker(worker_id)
         if worker_id not in self.workers:
             return False
         self._become(self.workers - {worker_id})
-        if not (worker.zone is Zone.OVERLAP and self._training()):
-            self._ledger.put(replace(worker, must_leave=False, leave_within_s=None))
+        self._ledger.stay(worker_id)
         self._raise_event(Event(kind=EventKind.OPERATOR, workers=(worker_id,)))
         return True
 

@@ -7,6 +7,7 @@ store comes before the answer, so that no accepted event is lost.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -123,7 +124,7 @@ class Intake:
         try:
             self._store.write(self._record())
         except StoreError as e:
-            log("store_failed", error=str(e))
+            log("store_failed", level=logging.ERROR, error=str(e))
 
     def _record(self) -> SetFact:
         return SetFact(fact=Fact.RECORD, document=record_to_text(self._ledger.record))

@@ -28,6 +28,8 @@ class Record:
     """Oldest weight version that may still generate."""
     training: bool = False
     """Whether the trainer holds the overlap zone, workers that join it later included."""
+    leaving: frozenset[str] = frozenset()
+    """Workers that must leave whatever the trainer does: they were reclaimed, or an operator drains them."""
 
     def pool(self) -> Pool:
         """The record as the router takes it."""
@@ -73,15 +75,33 @@ class Ledger:
     def happen(self, event: Event) -> bool:
         """Apply an event of the outside world; returns whether it changed anything.
 
-        Overlap workers that join while the trainer holds their zone must leave it like the others.
+        Overlap workers that join while the trainer holds their zone must leave it like the others. Neither beginning
+        nor end of training changes what was told to workers that are `leaving`.
         """
-        training = self._training_after(event)
+        training, leaving = self._training_after(event), self._record.leaving
         added = tuple(
             replace(worker, must_leave=True) if training and worker.zone is Zone.OVERLAP else worker
             for worker in event.added
         )
         state = apply_event(self.state, replace(event, added=added))
-        return self._become(replace(self._record, state=state, training=training))
+        match event.kind:
+            case EventKind.RECLAIM_NOTICE:
+                leaving |= frozenset(event.workers) & state.by_id.keys()
+            case EventKind.TRAINING_STARTED | EventKind.TRAINING_FINISHED if leaving:
+                kept = tuple(self.state.by_id[w.id] if w.id in leaving else w for w in state.workers)
+                state = replace(state, workers=kept)
+            case _:
+                pass
+        return self._become(replace(self._record, state=state, training=training, leaving=leaving))
+
+    def stay(self, worker_id: str) -> bool:
+        """A worker need not leave any more, unless the trainer has its zone."""
+        worker = self.state.by_id[worker_id]
+        mine = self._record.training and worker.zone is Zone.OVERLAP
+        staying = replace(worker, must_leave=mine, leave_within_s=None)
+        workers = tuple(staying if w.id == worker_id else w for w in self.state.workers)
+        leaving = self._record.leaving - {worker_id}
+        return self._become(replace(self._record, state=replace(self.state, workers=workers), leaving=leaving))
 
     def put(self, *workers: Worker) -> bool:
         """Replace these workers in one change; those that are gone by now are left out."""
@@ -113,7 +133,8 @@ class Ledger:
         here = {worker.id for worker in record.state.workers}
         versions = {worker_id: version for worker_id, version in record.versions.items() if worker_id in here}
         state = replace(record.state, epoch=self.state.epoch + 1)
-        self._record = replace(record, state=state, versions=versions)
+        leaving = record.leaving & here
+        self._record = replace(record, state=state, versions=versions, leaving=leaving)
         for listener in self._listeners:
             listener(self._record)
         return True

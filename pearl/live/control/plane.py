@@ -66,6 +66,7 @@ class ControlPlane:
             if not built.beginning.resumed:
                 self._raise(built, Event(kind=EventKind.OPERATOR))  # a workload may be known: decide beside the start
             self._begin_tasks(built)
+            self._task(router.failed(), "journal")
             yield api.extension()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -86,7 +87,7 @@ class ProgressLog:
         try:
             self.store.write(*entries)
         except StoreError as e:
-            log("store_failed", error=str(e))
+            log("store_failed", level=logging.ERROR, error=str(e))
 
 
 KEPT_PLANS = 64

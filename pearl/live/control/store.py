@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -182,6 +182,8 @@ class ControlStore:
         self.path = path
         self.failure: StoreError | None = None
         """Set once a write failed."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called then."""
         try:
             self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
             try:
@@ -219,11 +221,13 @@ class ControlStore:
                 for entry in entries:
                     self._write(entry)
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite itself rolls back on a full disk
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as e:
             self.failure = StoreError(f"cannot write the controller's store {self.path}: {e}")
+            self.on_failure()
             raise self.failure from e
 
     def _write(self, entry: Entry) -> None:

@@ -192,7 +192,8 @@ class ToggleManager:
         """The trainer does not begin: those that still drain serve on, and those asleep wait to be borrowed."""
         work.cancel()
         self._raise_event(Event(kind=EventKind.TRAINING_FINISHED, at_s=self._crew.now_s()))
-        for seat, _ in self._overlap():
+        leaving = self._crew.ledger.record.leaving
+        for seat in (seat for seat, _ in self._overlap() if seat.id not in leaving):
             seat.drop_waiting("the trainer gave up", lambda job: isinstance(job.step, (Drain, Return)))
             self._resume(seat, "the trainer gave up")
 

@@ -6,6 +6,7 @@ Calls carry the training step, so that repeated and re-ordered ones do no harm: 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
@@ -78,7 +79,8 @@ class TrainerDesk:
         self._marked = marked
         self._on_finish = on_finish
         self._releasing: asyncio.Task[Handover] | None = None
-        self._waiting = 0
+        self._waiting: Counter[asyncio.Task[Handover]] = Counter()
+        """Callers that wait for each release: that of a step that a newer one took the place of may still go on."""
         self.training = store.fact_as(Fact.TRAINING, Training) or Training()
 
     @property
@@ -100,22 +102,23 @@ class TrainerDesk:
             self._raise_event(Event(kind=EventKind.TRAINING_STARTED, within_s=deadline_s))
             release = self._release(step, deadline_s=deadline_s, force=force)
             self._releasing = asyncio.get_running_loop().create_task(release, name=f"training {step}")
-            self._waiting = 0
         return await self._await(step, self._releasing)
 
     async def _await(self, step: int, release: asyncio.Task[Handover]) -> Handover:
         """Wait with others for one release; it is called off when the last of them goes away."""
-        self._waiting += 1
+        self._waiting[release] += 1
         try:
             return await asyncio.shield(release)
         except asyncio.CancelledError:
             if release.cancelled():
                 raise StaleError(f"training step {step} was finished before it began") from None
-            if self._waiting == 1:
+            if self._waiting[release] == 1:
                 release.cancel()
             raise
         finally:
-            self._waiting -= 1
+            self._waiting[release] -= 1
+            if not self._waiting[release]:
+                del self._waiting[release]
 
     async def _release(self, step: int, *, deadline_s: float, force: bool) -> Handover:
         try:

@@ -187,6 +187,8 @@ class HealthWatcher:
         worker = self._state().by_id.get(worker_id)
         if worker is None or self._watched.get(worker_id) is not watched:
             return
+        if self._started().get(worker_id) is not watched.handle:
+            return  # its engine was ended on purpose meanwhile
         watched.silent = 0 if isinstance(answer, EngineReport) else watched.silent + 1
         because = judge(answer, status=worker.status, silent=watched.silent)
         if because is not None:

@@ -33,6 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BACKLOG = 4096
 """Connections that the system may hold before they are taken up: a rollout opens all its sessions at once."""
+LAST_CONNECTIONS_S = 2.0
+"""For connections once every request is over: one that brings no request would hold up the end for longer."""
 LAST_WRITE_S = 1.0
 """How long a client that stopped reading may hold up the last event."""
 
@@ -273,7 +275,12 @@ async def running_router(
         extension = await stack.enter_async_context(mount(router)) if mount else None
         app = Server(router, tokenizer, extension).application()
         runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, auto_decompress=False, logger=_http_log()
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            logger=_http_log(),
+            shutdown_timeout=LAST_CONNECTIONS_S,
         )
         try:
             yield router, await _listen(runner, config)

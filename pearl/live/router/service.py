@@ -108,6 +108,12 @@ class Router:
         """The pool in force."""
         return self._dispatcher.pool
 
+    async def failed(self) -> None:
+        """Wait until nothing can be accepted any more, for as long as it takes, and raise the `JournalError`."""
+        while self._journal.failure is None:
+            await asyncio.sleep(SWEEP_S)
+        raise self._journal.failure
+
     @property
     def healthy(self) -> bool:
         """Whether calls are accepted."""
@@ -337,7 +343,10 @@ class Router:
         while self._journal.failure is None:
             await asyncio.sleep(SWEEP_S)
             self._legs.interrupt_stalled(before_s=self._now_s() - self.config.stall_s)
-            self._journal.store.prune(ended_before_unix_s=self._unix_s() - self.config.keep_finished_s)
+            try:
+                self._journal.store.prune(ended_before_unix_s=self._unix_s() - self.config.keep_finished_s)
+            except JournalError as e:
+                self._journal.failure = e
         log("journal_failed", level=logging.CRITICAL, error=str(self._journal.failure))
         self._suspend_all()
 

@@ -264,6 +264,13 @@ def test_an_answer_about_a_handle_that_was_replaced_meanwhile_counts_for_nothing
     assert watch(workers, state, for_s=20, change={2.5: lambda: workers.update(w=FakeWorker("w", running=True))}) == {}
 
 
+def test_an_engine_that_is_ended_on_purpose_during_a_look_did_not_die():
+    workers, state = pool("w")
+    workers["w"].delays["report"] = 0.9
+    workers["w"].failures["report"] = EngineLostError("gone")
+    assert watch(workers, state, for_s=20, change={0.5: lambda: workers.pop("w")}) == {}
+
+
 # Restarts
 
 

@@ -273,6 +273,53 @@ def test_a_begin_that_times_out_or_is_cancelled_is_rolled_back(tmp_path: Path) -
     run(work())
 
 
+def test_callers_of_a_step_that_was_overtaken_are_not_counted_for_the_newer_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        rig = make(tmp_path, beginning(*POOL, lent("o1")))
+        await rig.start(beginning(*POOL, lent("o1")))
+        trainer, rig.executor.slow_s = rig.controller.trainer, 0.1
+        older = asyncio.create_task(trainer.begin(step=4, deadline_s=50, force=False))
+        await asyncio.sleep(0.05)
+        rig.executor.slow_s = 40.0
+        newer = asyncio.create_task(trainer.begin(step=6, deadline_s=50, force=False))
+        await older
+        assert trainer.training.running == 6
+        newer.cancel()
+        await asyncio.gather(newer, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        assert not trainer.running, "nobody waits for step 6 any more"
+        assert not rig.ledger.state.by_id["o1"].must_leave
+        await rig.aclose()
+
+    run(work())
+
+
+def test_training_undoes_neither_a_drain_nor_a_reclaim(tmp_path: Path) -> None:
+    async def work() -> None:
+        rig = make(tmp_path, beginning(*POOL, lent("o1"), lent("o2"), lent("o3")))
+        await rig.start(beginning(*POOL, lent("o1"), lent("o2"), lent("o3")))
+        drains, trainer, ledger = rig.controller.drains, rig.controller.trainer, rig.ledger
+
+        def told(name: str) -> tuple[bool, float | None]:
+            return ledger.state.by_id[name].must_leave, ledger.state.by_id[name].leave_within_s
+
+        rig.controller.reclaim(workers=["o1"], grace_s=60)
+        await trainer.begin(step=1, deadline_s=5, force=True)
+        await drains.drain("o2", deadline_s=5)
+        assert (told("o1"), told("o2"), told("o3")) == ((True, 60.0), (True, None), (True, 5.0))
+        trainer.finish(step=1, window_s=None)
+        assert (told("o1"), told("o2"), told("o3")) == ((True, 60.0), (True, None), (False, None))
+        await trainer.begin(step=2, deadline_s=5, force=True)
+        assert drains.undo("o2")
+        assert told("o2") == (True, None), "the trainer has it"
+        trainer.finish(step=2, window_s=None)
+        assert (told("o1"), told("o2")) == ((True, 60.0), (False, None))
+        await rig.idle()
+        await rig.aclose()
+
+    run(work())
+
+
 def test_an_operator_drains_and_takes_it_back(tmp_path: Path) -> None:
     async def work() -> None:
         rig = make(tmp_path, beginning(*POOL, lent("o1")))

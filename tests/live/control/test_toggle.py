@@ -28,6 +28,7 @@ from tests.live.control.rigs import (
     drain,
     give_back,
     new,
+    reclaim,
     rigged,
     start,
     weights,
@@ -187,6 +188,29 @@ def test_a_borrow_in_progress_is_called_off_and_its_worker_sleeps(begun: float) 
         assert not any("o" in {w.id for w in pool.dispatchable} for pool in rig.world.dispatch.pools)
 
     rigged(test, worker("a"), asleep("o"), versions={"a": 4}, newest=weights(4))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_reclaim_of_overlap_gpus_is_kept_through_training(before: bool) -> None:
+    async def test(rig: Rig) -> None:
+        notice = reclaim("o", within_s=100.0)
+        if before:
+            rig.world.raise_event(notice)
+        await rig.executor.release_overlap(deadline_s=60.0, force=False)
+        if not before:
+            rig.world.raise_event(notice)
+        began_s = now_s()
+        rig.world.raise_event(Event(kind=EventKind.TRAINING_FINISHED))
+        await asyncio.sleep(90)
+        assert rig.world.now("o").must_leave
+        assert rig.lost() == []
+        await asyncio.sleep(11)
+        assert rig.lost() == [("o",)]
+        assert now_s() - began_s < 102
+        await asyncio.sleep(1000)
+        assert "o" not in rig.world.ledger.state.by_id, "what was reclaimed does not come back"
+
+    rigged(test, worker("a", C), lent("o"))
 
 
 def test_a_start_on_overlap_gpus_is_rolled_back_before_the_trainer_begins() -> None:
