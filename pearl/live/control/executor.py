@@ -43,6 +43,8 @@ class Order:
     began_s: float | None = None
     awaited: bool = False
     """Whether the steps of the next phase wait for it."""
+    background: bool = False
+    """That none wait for it, since it is of a plan before theirs."""
 
 
 class LiveExecutor:
@@ -72,6 +74,8 @@ class LiveExecutor:
         self._closed = False
         self._seen = ledger.state
         self._program: Program[Order] = Program(self._begin, lambda order: order.step)
+        self._joining: list[Order] = []
+        """Groups whose admission is under way, and waited for."""
         crew = self._crew = Crew(ledger=ledger, fleet=fleet, limits=limits, now_s=now_s)
         self._departures = Departures(crew=crew, raise_event=raise_event)
         expel = self._departures.expel
@@ -126,9 +130,15 @@ class LiveExecutor:
     def cancel_pending(self) -> None:
         """Drop the steps that have not begun, as a newer plan supersedes them.
 
-        Groups whose engines are starting are still admitted; workers that were drained for a dropped step serve on.
+        Groups whose engines are starting are still admitted, and the newer plan does not wait for them: that may take
+        minutes. Workers that were drained for a dropped step serve on.
         """
-        for order in self._program.cancel(self._is_starting_group):
+        dropped = self._program.cancel(self._is_starting_group)
+        for order in self._program.pending:
+            order.background = True
+        for order in tuple(self._joining):
+            self._joined(order)
+        for order in dropped:
             self._dropped(order, SUPERSEDED)
             if isinstance(order.step, AdmitGroup):
                 self._rebuilder.roll_back(order.step.workers, SUPERSEDED)
@@ -254,14 +264,22 @@ class LiveExecutor:
         def over(outcome: Outcome, seconds: float) -> None:
             order.began_s = self._now_s() - seconds
             self._ended(order, outcome, step.workers)
-            self._program.ended()
+            self._joined(order)
 
         why_not = self._rebuilder.begin_group(step.workers, over)
         if why_not is not None:
             self._dropped(order, why_not)
             return False
         self._began(order)
-        return True
+        if not order.background:
+            self._joining.append(order)
+        return not order.background
+
+    def _joined(self, order: Order) -> None:
+        """A group is in the pool, or nobody waits for it any more."""
+        if order in self._joining:
+            self._joining.remove(order)
+            self._program.ended()
 
     def _resume(self, seat: Seat, why: str) -> None:
         """A worker that drains, or has drained, for nothing serves on in its role."""

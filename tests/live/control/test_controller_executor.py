@@ -90,7 +90,8 @@ def test_a_dead_worker_is_replaced_and_its_report_twice_is_one_loss(tmp_path: Pa
         rig.controller.raise_event(Event(kind=EventKind.BATCH_STARTED))
         await settled(rig)
         kinds = [event.kind for event in rig.store.events(after=0, limit=99)]
-        assert kinds == ["gpus_lost", "gpus_added", "batch_started"]
+        assert kinds[:3] == ["gpus_lost", "gpus_added", "batch_started"]
+        assert set(kinds[3:]) <= {"operator"}, "where w0 was in transition at a decision"
         assert fleet.workers["w0"] is not dead
         assert rig.ledger.state.counts.serving == 4
         await rig.aclose()

@@ -271,6 +271,23 @@ def test_a_group_whose_engines_start_is_still_admitted_after_a_newer_plan() -> N
     rigged(test, worker("a"), new("n1"))
 
 
+def test_a_newer_plan_does_not_wait_for_engines_that_start() -> None:
+    async def test(rig: Rig) -> None:
+        rig.world.fleet.prepare = lambda w: w.delays.update(start=60.0)
+        rig.plan(start("n1"), admit("n1"))
+        await at(1.0)
+        rig.executor.cancel_pending()
+        rig.plan(drain("a"), change("a", C, D), id="p2")
+        await at(2.0)
+        assert rig.now("a") == (D, ACTIVE)
+        assert rig.now("n1") == (C, TRANSITIONING)
+        assert not rig.executor.busy
+        await rig.executor.settle()
+        assert rig.now("n1") == (C, ACTIVE)
+
+    rigged(test, worker("a"), new("n1"))
+
+
 def test_a_worker_that_must_leave_does_not_serve_on_after_a_newer_plan() -> None:
     async def test(rig: Rig) -> None:
         rig.world.dispatch.busy_s["a"] = 20.0
