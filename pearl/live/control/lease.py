@@ -244,13 +244,17 @@ class RayLeases:
 
     def _actor(self) -> Any:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        here = ray.get_runtime_context().get_node_id()
         options = {
             "name": f"{self.cluster}.lease",
             "namespace": self.namespace,
             "lifetime": "detached",
             "num_cpus": 0,
             "get_if_exists": True,
+            # On another node, one that is taken away say, it would end a controller that has nothing to do with it.
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
         }
         return ray.remote(LeaseActor).options(**options).remote()
 
