@@ -422,7 +422,7 @@ def test_what_was_recorded_can_be_read_back_and_replayed(bench: Bench, capsys: p
         records, events = read_store(bench.directory)
         turns = [record for record in records if type(record).__name__ == "TurnRecord"]
         assert {(turn.trajectory, turn.last) for turn in turns} == {("a", True), ("b", True)}
-        assert [event.kind for event in events][-1] == "profile_updated"
+        assert "profile_updated" in [event.kind for event in events]
 
     live(work())
     assert run(["replay", str(bench.directory), "--cluster", "demo-cpu", "--solver", "enumerate"]) == 0
