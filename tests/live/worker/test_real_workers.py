@@ -25,7 +25,7 @@ from pearl.live.protocol import (
     Leg,
     Sampling,
 )
-from pearl.live.worker import RayEngines, RayWorker
+from pearl.live.worker import RayEngine, RayEngines, RayWorker
 from tests.live.worker.real import GREEDY, KV_CACHE_BYTES, KV_LEASE_S, Pair, Reply, transferred
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -161,11 +161,13 @@ def test_canaries_pass_and_the_engine_is_found_by_its_url(pair: Pair) -> None:
         await pair.first.canary(id="test", timeout_s=30)
         await pair.second.canary_from(pair.first, id="test", timeout_s=30)
         await pair.first.canary_from(pair.second, id="test", timeout_s=30)
+        with pytest.raises(EngineUnavailableError, match="no worker 'nobody'"):
+            await anext(RayEngines()(worker="x", url="ray:nobody").generate(pair.leg([1])))
 
     pair.run(main())
-    assert RayEngines()(worker="w0", url="ray:w0").worker.name == "w0"
-    with pytest.raises(EngineUnavailableError, match="no worker 'nobody'"):
-        RayEngines()(worker="x", url="ray:nobody")
+    found = RayEngines()(worker="w0", url="ray:w0")
+    assert isinstance(found, RayEngine)
+    assert found.worker.name == "w0"
 
 
 def test_draining_cuts_what_does_not_end_in_time_and_refuses_more(pair: Pair) -> None:
