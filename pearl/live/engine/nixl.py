@@ -43,6 +43,7 @@ class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is no
             _slow_progress_thread(int(delay))
         self._meter = StepMeter()
         super().__init__(*args, **kwargs)
+        self._model = self._vllm_config.model_config.model
 
     def release_kept(self) -> int:
         """Let every lease on a kept KV cache end with the next step; returns how many there were."""
@@ -57,6 +58,8 @@ class PearlNixlConnector(NixlPullConnector):  # type: ignore[misc]  # vLLM is no
         Peers that knew the old id meet the new one at the same address, shake hands again, and drop the old.
         """
         old = self.connector_worker
+        # A reload of weights leaves its own path there, and peers refuse who names another model than they began with.
+        old.vllm_config.model_config.model = self._model
         caches, copy_blocks = old.device_kv_caches, old.copy_blocks
         old.shutdown()
         self.engine_id = engine_id

@@ -284,6 +284,11 @@ def test_an_update_changes_tokens_and_versions_and_nothing_of_the_old_stays(pair
         assert (await pair.hand_over(fresh := pair.prompt(), source=worker, sink=pair.second)).tokens == (
             await pair.ask(worker, fresh)
         ).tokens
+        await pair.second.sleep(TransitionLimits())
+        await pair.second.wake(TransitionLimits())
+        for source, sink in ((worker, pair.second), (pair.second, worker)):
+            await sink.canary_from(source, id="woken under newer weights", timeout_s=30)
+        await pair.second.admit()
         await worker.update_weights(version=2, directory=pair.weights[0], limits=TransitionLimits())
         assert (await pair.ask(worker, prompt)).tokens == old.tokens
 
