@@ -19,7 +19,7 @@ from pearl.cli.controller import controller_options, find_controller
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Requests that run then move elsewhere, with the tokens they have.",
+    help="How long to wait. Requests move elsewhere, with their tokens, after limits.drain of the cluster file.",
 )
 @click.option("--undo", is_flag=True, help="Let a drained worker serve again.")
 def drain(*, worker: str, state: Path, url: str | None, deadline: float, undo: bool) -> None:
