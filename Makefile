@@ -5,7 +5,7 @@ WORKERS ?= 2
 LIVE_VENV ?= .venv-live
 ARGS ?=
 
-.PHONY: demo demo-live test lint fast slow live stress wheel benchmark test-gpu
+.PHONY: demo demo-live test lint fast slow live live-venv stress wheel benchmark test-gpu
 
 demo:
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +51,8 @@ $(LIVE_VENV)/.live: pyproject.toml .ci/live_requirements.py
 
 # One process each: Ray connects a process to one cluster in its life.
 LIVE_SUITES = tests/live/control tests/live/worker tests/live/test_fleet_live.py tests/live/system
+
+live-venv: $(LIVE_VENV)/.live
 
 live: $(LIVE_VENV)/.live
 	for suite in $(LIVE_SUITES); do $(LIVE_VENV)/bin/python -m pytest -m "live and not gpu" $$suite || exit 1; done
