@@ -27,6 +27,9 @@ RETRY_FIRST_S = 0.2
 RETRY_LONGEST_S = 2.0
 RESTART_S = 60.0
 """How long a controller may be away: a restart that finds dozens of workers takes seconds."""
+FORCED_S = 60.0
+"""How much later than its deadline a forced begin may be answered: workers then get the cluster's `force` and `stop`
+limits, 10 and 30 s unless it says otherwise, to fall asleep or end."""
 UNNAMED_DEADLINE_S = 3600.0
 """Bound on a call without a deadline: the controller's own is an hour at most."""
 
@@ -84,7 +87,7 @@ class Trainer:
         that was finished before is refused (409).
         """
         body = {"step": step, "force": force, **_given(deadline_s=deadline_s)}
-        answer = self._call("/training/begin", body, deadline_s=deadline_s)
+        answer = self._call("/training/begin", body, deadline_s=deadline_s, slack_s=FORCED_S if force else ANSWER_S)
         return Released(
             released=_texts(answer, "released"), forced=_texts(answer, "forced"), seconds=_number(answer, "seconds")
         )
@@ -133,10 +136,12 @@ class Trainer:
             makespan_s=_number(answer, "makespan_s"), predicted_s=None if predicted is None else float(predicted)
         )
 
-    def _call(self, path: str, body: Mapping[str, Any], *, deadline_s: float | None = None) -> Json:
+    def _call(
+        self, path: str, body: Mapping[str, Any], *, deadline_s: float | None = None, slack_s: float = ANSWER_S
+    ) -> Json:
         """Repeat the call until it is answered; a broken connection may have carried it out, and the key tells."""
         key = uuid.uuid4().hex
-        limit_s = (UNNAMED_DEADLINE_S if deadline_s is None else deadline_s) + ANSWER_S
+        limit_s = (UNNAMED_DEADLINE_S if deadline_s is None else deadline_s) + slack_s
         until_s = time.monotonic() + self.restart_s
         pause_s = RETRY_FIRST_S
         while True:

@@ -9,7 +9,7 @@ import pytest
 
 from pearl.errors import UsageError
 from pearl.live import training
-from pearl.live.client import AdminClient, NotRunningError, RejectedError
+from pearl.live.client import ANSWER_S, AdminClient, NotRunningError, RejectedError
 from pearl.live.endpoint import Endpoint, publish_endpoint
 from pearl.live.training import Makespan, Published, Released, Trainer
 from tests.live.stub_controller import TOKEN, Call, StubController, error, stub_controller
@@ -38,6 +38,23 @@ def test_a_training_step(stub: StubController) -> None:
     assert finish.body == {"step": 4, "window_s": 60}
     assert begin.key
     assert begin.key != finish.key
+
+
+@pytest.mark.parametrize(("force", "least_s"), [(True, 0.5 + 10 + 30), (False, 0.5 + ANSWER_S)])
+def test_a_begin_is_waited_for_while_workers_are_forced_out(
+    monkeypatch: pytest.MonkeyPatch, force: bool, least_s: float
+) -> None:
+    """Past the deadline the controller lets workers fall asleep, then ends them: it answers after that."""
+    waits_s: list[float] = []
+
+    def call(*_: object, deadline_s: float, **__: object) -> dict[str, object]:
+        waits_s.append(deadline_s)
+        return {"released": [], "forced": [], "seconds": 12.0}
+
+    monkeypatch.setattr(AdminClient, "call", call)
+    trainer = Trainer(client=AdminClient(url="http://127.0.0.1:1", token=TOKEN))
+    trainer.begin_training(1, deadline_s=0.5, force=force)
+    assert waits_s[0] >= least_s
 
 
 def test_after_an_error_the_gpus_stay_the_trainers(stub: StubController) -> None:
