@@ -1,6 +1,6 @@
 """Makespans of a multi-turn batch on real vLLM workers without GPUs: predicted from telemetry, and measured.
 
-    python benchmarks/predicted_measured.py [--workers 3] [--repeats 4] [--format json]
+    python benchmarks/predicted_measured.py [--workers 3] [--repeats 4] [--cores-per-worker 0.5] [--format json]
 
 Needs vLLM for CPU, NIXL and Ray. Workers of a tiny random model run on an embedded Ray, the router in this process;
 clients are closed loops: prompt, answer, a sleep for the environment, answer and observation appended, and so on.
@@ -8,8 +8,10 @@ Two calibration batches (colocated, and with one prefill worker) give the teleme
 profile are fitted, by the code that fits them in production. Then every mode and ratio of the pool is predicted once,
 and measured `--repeats` times in an order that alternates. Fresh random tokens in every batch: no prefix is met again.
 
-The workers share the cores of the machine, which no predictor knows of: a step takes longer where more workers are busy
-at once. Give it as many free cores as there are workers, and two more. Exit code 1 where a goal is missed.
+Workers that share the cores of the machine slow one another down, which no predictor knows of, and GPUs do not do.
+`--cores-per-worker` gives each a fixed share of its own, so that it is as fast whether or not the others are busy; all
+shares must be free, and half a core more. Without it, as many free cores as workers are needed, and two more. Exit code
+1 where a goal is missed.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from cores import NoSharesError, core_shares
 
 from pearl.core.cluster import ClusterState, Counts, Role, Status, Worker, Zone
 from pearl.core.engine import EngineProfile
@@ -220,14 +224,19 @@ def embedded_ray() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def running(number: int, load: Load, root: Path) -> AsyncIterator[Bench]:
-    """Workers that serve, and a router before them."""
+async def running(number: int, load: Load, root: Path, cores: float | None) -> AsyncIterator[Bench]:
+    """Workers that serve, each on `cores` cores where that is given, and a router before them."""
     model = write_tiny_model(root / "model", TinyModel())
     workers = [RayWorker.launch(_engine(f"pm-{i}", model, i)) for i in range(number)]
+    shared = ExitStack()
     try:
         for worker in workers:  # one after the other: starting engines would time one another out on few cores
             await worker.start(START_S)
             await worker.admit()
+        if cores is not None:
+            shares = shared.enter_context(core_shares([worker.name for worker in workers], cores))
+            for worker in workers:
+                shares[worker.name].hold([(await worker.report()).pid])
         records: list[Telemetry] = []
         turns = TurnTelemetry(send=records.append, now_s=time.time, step=lambda: bench.step)
         router = Router(RouterConfig(model="tiny", kv_lease_s=KV_LEASE_S), RayEngines(), turns=turns)
@@ -239,6 +248,7 @@ async def running(number: int, load: Load, root: Path) -> AsyncIterator[Bench]:
             await router.stop()
     finally:
         await asyncio.gather(*(worker.stop() for worker in workers), return_exceptions=True)
+        shared.close()
 
 
 def _engine(name: str, model: Path, index: int) -> EngineConfig:
@@ -265,7 +275,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[Cell], EngineProfil
         environment_s=options.environment_s,
     )
     with tempfile.TemporaryDirectory() as root:
-        async with running(options.workers, load, Path(root)) as bench:
+        async with running(options.workers, load, Path(root), options.cores_per_worker) as bench:
             workload, engine = await bench.calibrate()
             predictor = get_predictor(options.predictor)
             cells = [
@@ -342,11 +352,15 @@ def main() -> int:
     parser.add_argument("--observation", type=int, default=120, help="mean tokens")
     parser.add_argument("--output", type=int, default=48, help="mean tokens")
     parser.add_argument("--environment-s", type=float, default=0.5, help="mean seconds")
+    parser.add_argument("--cores-per-worker", type=float, help="fixed share of each worker, in cores: 0.5")
     parser.add_argument("--predictor", default="network")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args()
     with embedded_ray():
-        cells, engine = asyncio.run(measure(options))
+        try:
+            cells, engine = asyncio.run(measure(options))
+        except NoSharesError as e:
+            parser.error(f"--cores-per-worker: {e}")
     return 0 if report(cells, engine, as_json=options.format == "json") else 1
 
 

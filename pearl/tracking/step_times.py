@@ -2,6 +2,8 @@
 
 The mean relative error is minimised, so that single slow steps hardly count; steps whose logarithmic error lies more
 than `OUTLIER_MADS` scaled median absolute deviations from the median are then left out, and the rest is fitted again.
+That is about a median, and where times scatter widely it lies below their mean. A makespan is a sum of steps, so the
+coefficients are then scaled until the steps that were kept take as long in all as was measured.
 The prior enters as `PRIOR_SAMPLES` made-up steps over a range of sizes. Their times are those of the prior formula,
 scaled by the median ratio of measured to prior times: telemetry sets the level from the first refit on, and the prior
 gives the shape only where live steps do not vary enough to show it.
@@ -130,14 +132,13 @@ def _decode_error(steps: Weighed, cost: DecodeCost) -> float:
 
 
 def fit_mixed(steps: Weighed, profile: EngineProfile) -> float:
-    """Median time of mixed steps over the sum of their parts alone; the profile's factor where too few were seen."""
+    """Time of mixed steps over the sum of their parts alone; the profile's factor where too few were seen."""
     if len(steps) < REFIT_MIN_SAMPLES:
         return profile.mixed_step_factor
-    alone = [
-        (prefill_seconds(profile.prefill, r) + profile.decode.seconds(r.batch, r.context_tokens), r, w)
-        for r, w in steps
-    ]
-    return _level([(r.seconds, seconds, w) for seconds, r, w in alone])
+    alone = [prefill_seconds(profile.prefill, r) + profile.decode.seconds(r.batch, r.context_tokens) for r, _ in steps]
+    keep = _inliers([_log_error(said, r.seconds) for said, (r, _) in zip(alone, steps, strict=True)])
+    kept = [(w, r.seconds, said) for said, (r, w), kept in zip(alone, steps, keep, strict=True) if kept]
+    return _ratio_of_sums(kept)
 
 
 def fit_transfer(pairs: Sequence[tuple[tuple[float, float], float]], prior: KvTransfer) -> KvTransfer:
@@ -178,21 +179,27 @@ def _typical(errors: Sequence[float]) -> list[float]:
 
 
 def _fit(live: _Rows, made: _Rows | None) -> list[float]:
-    """Coefficients of the live rows and the prior's, fitted, cleaned of outliers, and fitted again."""
+    """Coefficients of the live rows and the prior's, fitted, cleaned of outliers, fitted again, and set to the mean."""
 
     def solve(rows: _Rows) -> list[float]:
         rows = rows.joined(made) if made else rows
         return fit_relative(rows.columns, rows.seconds, rows.weights)
 
     first = solve(live)
-    keep = _inliers(
-        [_log_error(sum(map(_times, first, row)), s) for row, s in zip(live.columns, live.seconds, strict=True)]
-    )
-    return first if all(keep) else solve(live.only(keep))
+    said = _said(first, live)
+    kept = live.only(_inliers([_log_error(t, s) for t, s in zip(said, live.seconds, strict=True)]))
+    second = first if len(kept.seconds) == len(live.seconds) else solve(kept)
+    level = _ratio_of_sums(list(zip(kept.weights, kept.seconds, _said(second, kept), strict=True)))
+    return [level * coefficient for coefficient in second]
 
 
-def _times(a: float, b: float) -> float:
-    return a * b
+def _said(coefficients: Sequence[float], rows: _Rows) -> list[float]:
+    return [math.fsum(c * x for c, x in zip(coefficients, row, strict=True)) for row in rows.columns]
+
+
+def _ratio_of_sums(triples: Sequence[tuple[float, float, float]]) -> float:
+    """Weighted measured over weighted predicted seconds, of (weight, measured, predicted)."""
+    return math.fsum(w * measured for w, measured, _ in triples) / math.fsum(w * said for w, _, said in triples)
 
 
 def _log_error(predicted: float, measured: float) -> float:

@@ -13,7 +13,7 @@ from pearl.core.engine import DecodeCost, EngineProfile, PrefillCost, Saturation
 from pearl.core.telemetry import EngineRecord, StepRecord, Telemetry, TransitionKind, TransitionRecord
 from pearl.makespan.registry import get_predictor
 from pearl.tracking.engine import STEP_RECORDS, WARMUP_SAMPLES, EngineTracker
-from pearl.tracking.step_times import fit_prefill
+from pearl.tracking.step_times import fit_prefill, prefill_seconds
 from pearl.tracking.workload import REFIT_MIN_SAMPLES
 from tests.tracking.worlds import ENGINE, WORKLOAD, engine_steps, turn
 
@@ -135,6 +135,21 @@ def test_single_slow_steps_hardly_count() -> None:
     steps = list(engine_steps(ENGINE, "n/0", number=300, rng=rng))
     paused = [replace(s, seconds=s.seconds * (20 if i % 10 == 0 else 1)) for i, s in enumerate(steps)]
     assert largest_error(fitted([SAID, *paused], prior=None), ENGINE) < 0.05
+
+
+def test_times_that_scatter_widely_are_fitted_by_their_mean() -> None:
+    """Workers that share their cores: what a batch takes is the sum of its steps, not a number of median ones."""
+    rng, sigma = Random(5), 0.6
+    steps = list(engine_steps(ENGINE, "n/0", number=1500, rng=rng, noise=0.0))
+    shared = [replace(s, seconds=s.seconds * rng.lognormvariate(-(sigma**2) / 2, sigma)) for s in steps]
+    profile = fitted([SAID, *shared], prior=None)
+    for prefill in (True, False):
+        kind = [step for step in steps if bool(step.prompts) is prefill]
+        said = [
+            prefill_seconds(profile.prefill, s) if prefill else profile.decode.seconds(s.batch, s.context_tokens)
+            for s in kind
+        ]
+        assert sum(said) == pytest.approx(sum(s.seconds for s in kind), rel=0.05)
 
 
 def test_old_step_times_are_forgotten() -> None:
