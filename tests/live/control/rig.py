@@ -22,7 +22,7 @@ from pearl.live.control.controller import Controller, Parts
 from pearl.live.control.decider import Rulebook
 from pearl.live.control.intake import Intake
 from pearl.live.control.lease import Lease, LeaseTable
-from pearl.live.control.ledger import Ledger
+from pearl.live.control.ledger import Ledger, Record
 from pearl.live.control.limits import ControlLimits
 from pearl.live.control.metrics import ControlMetrics
 from pearl.live.control.pipeline import Rules
@@ -50,8 +50,22 @@ def idle(name: str, **fields: Any) -> Worker:
     return worker(name, Role.INACTIVE, started=False, **fields)
 
 
+def lent(name: str) -> Worker:
+    """An overlap worker that serves."""
+    return worker(name, zone=Zone.OVERLAP)
+
+
 def state(*workers: Worker, epoch: int = 1) -> ClusterState:
     return ClusterState(workers=workers, epoch=epoch)
+
+
+POOL = (*(worker(f"w{i}", Role.PREFILL) for i in range(3)), worker("w3", Role.DECODE))
+"""3P1D, which is 3.0 s worse than 1P3D in this world."""
+
+
+def beginning(*workers: Worker) -> Beginning:
+    """Where a controller begins that takes these workers over."""
+    return Beginning(record=Record(state=state(*workers)))
 
 
 @dataclass(eq=False)

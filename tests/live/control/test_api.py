@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pearl.core.cluster import Role, Worker, Zone
+from pearl.core.cluster import Worker, Zone
 from pearl.core.event import Event, EventKind
 from pearl.live.control.api import MAX_BODY_BYTES, AdminApi
 from pearl.live.control.ledger import Record
@@ -19,11 +19,10 @@ from pearl.live.router.admin import Extension
 from pearl.live.router.config import RouterConfig
 from pearl.live.router.server import running_router
 from pearl.live.router.service import Router
-from tests.live.control.rig import Rig, make, run, snapshot, state, worker
+from tests.live.control.rig import POOL, Rig, make, run, snapshot, state, worker
 from tests.live.stub_engine import StubEngines
 
 TOKEN = "a-secret-of-tests"
-POOL = (*(worker(f"w{i}", Role.PREFILL) for i in range(3)), worker("w3", Role.DECODE))
 
 
 @dataclass(eq=False)
@@ -241,6 +240,40 @@ def test_a_repeated_key_is_answered_as_the_first_time(tmp_path: Path) -> None:
             await call.rig.idle()
 
     run(work())
+
+
+JOIN = {"workers": [{"id": "new", "node": "n", "zone": "reserved"}]}
+
+
+def test_a_call_with_a_key_is_not_begun_where_the_store_cannot_be_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as call:
+            call.rig.store._db.execute("DROP TABLE answers")
+            status, answer = await call("POST", "/workers", JOIN, key="k")
+            assert (status, answer["error"]["code"]) == (503, "unavailable")
+            assert "cannot read the controller's store" in answer["error"]["message"]
+            assert "new" not in call.rig.ledger.state.by_id
+
+    run(work())
+
+
+def test_a_call_with_a_key_is_answered_where_its_answer_cannot_be_kept_and_nothing_follows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as call:
+            call.rig.store._db.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON answers BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+            )
+            assert await call("POST", "/workers", JOIN, key="k") == (202, {"seq": 1})
+            assert "new" in call.rig.ledger.state.by_id
+            status, answer = await call("POST", "/workers", JOIN, key="k")
+            assert (status, answer["error"]["code"]) == (503, "unavailable")
+            assert "disk full" in answer["error"]["message"]
+            assert call.rig.store.last("events") == 1
+
+    run(work())
+    assert "answer_not_kept" in [record.getMessage() for record in caplog.records]
 
 
 def test_with_a_key_a_call_goes_on_without_its_client_and_without_one_it_ends(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from pearl.live.control.limits import ControlLimits
 from pearl.live.control.recovery import Beginning, begin
 from pearl.live.control.store import ControlStore
 from tests.live.control.fakes import FakeDispatch, FakeFleet, FakeWorker
-from tests.live.control.rig import Rig, idle, make, run, snapshot, state, worker
+from tests.live.control.rig import POOL, Rig, idle, make, run, snapshot, state, worker
 
 LIMITS = ControlLimits(restart_after_s=0.05, drain_s=0.2, kept_s=0.01, health_every_s=0.1)
-POOL = (*(worker(f"w{i}", Role.PREFILL) for i in range(3)), worker("w3", Role.DECODE))
 
 
 def over(fleet: FakeFleet) -> Callable[..., LiveExecutor]:
