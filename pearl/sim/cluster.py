@@ -51,6 +51,7 @@ class SimCluster:
         self._epoch = state.epoch
         self._state: ClusterState | None = None
         self._seats: dict[str, Seat] = {}
+        self._reclaimed: set[str] = set()
         self._groups: list[AdmitGroup] = []
         self._program: Program[Step] = Program(self._begin, lambda step: step)
         self._overlap_waiter: Callable[[], None] | None = None
@@ -116,7 +117,9 @@ class SimCluster:
         """
         event = replace(event, at_s=self._queue.now_s)
         before = self.state
-        after = apply_event(before, event)
+        after = apply_event(before, event, reclaimed=self._reclaimed)
+        if event.kind is EventKind.RECLAIM_NOTICE:
+            self._reclaimed |= before.by_id.keys() & frozenset(event.workers)
         for worker in before.workers:
             if worker.id not in after.by_id:
                 self._lose(worker.id)
@@ -150,6 +153,7 @@ class SimCluster:
 
     def _lose(self, worker_id: str) -> None:
         seat = self._seats.pop(worker_id)
+        self._reclaimed.discard(worker_id)
         self._changed()
         self.usage.remove(self._queue.now_s, worker_id)
         self._record(Happening.WORKER, worker=worker_id, gone=True)

@@ -186,6 +186,7 @@ class _Replay:
         self._now_s = 0.0
         self._moment: _Moment | None = None
         self._pool = _Pool(state=world.state)
+        self._reclaimed: frozenset[str] = frozenset()
         self._scheduler = ElasticScheduler(
             policy=policy,
             predictor=CachedPredictor(predictor),
@@ -207,8 +208,18 @@ class _Replay:
         if moment.records:
             self._tracker = self._tracker.update(moment.records, moment.at_s)
         self._remember(moment)
-        self._pool.state = apply_event(self._pool.state, moment.event)
+        self._happen(moment.event)
         self._scheduler.on_event(moment.event)
+
+    def _happen(self, event: Event) -> None:
+        self._pool.state = apply_event(self._pool.state, event, reclaimed=self._reclaimed)
+        match event.kind:
+            case EventKind.RECLAIM_NOTICE:
+                self._reclaimed |= self._pool.state.by_id.keys() & frozenset(event.workers)
+            case EventKind.GPUS_LOST:
+                self._reclaimed -= frozenset(event.workers)
+            case _:
+                pass
 
     def _remember(self, moment: _Moment) -> None:
         records: Sequence[Telemetry] = moment.records

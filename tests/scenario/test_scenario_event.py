@@ -88,6 +88,15 @@ def test_training_takes_the_overlap_zone_and_gives_it_back():
     assert finished.workers == STATE.workers
 
 
+def test_training_leaves_workers_under_a_reclaim_notice_as_they_are():
+    name = next(worker.id for worker in STATE.workers if worker.zone is Zone.OVERLAP)
+    notice = Event(kind=EventKind.RECLAIM_NOTICE, workers=(name,), within_s=30.0)
+    for kind in (EventKind.TRAINING_STARTED, EventKind.TRAINING_FINISHED):
+        noticed = apply_event(STATE, notice)
+        after = apply_event(noticed, Event(kind=kind, within_s=20.0), reclaimed={name})
+        assert after.by_id[name] == noticed.by_id[name]
+
+
 @pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
 def test_added_gpus_are_inactive_preemptible_workers_of_the_clusters_size(tensor_parallel: int):
     state = small(

@@ -111,6 +111,19 @@ def test_the_pool_follows_events_and_the_policys_own_plans(telemetry: tuple[Tele
     assert lost.plan.empty
 
 
+def test_the_end_of_training_takes_no_reclaim_notice_back(rules: Policy) -> None:
+    lent = workers(Zone.OVERLAP, 2, Role.INACTIVE)
+    world = situation(WORLD.state.workers, lent)
+    events = (
+        Event(kind=EventKind.RECLAIM_NOTICE, workers=(lent[0].id,), within_s=30.0, at_s=1.0),
+        Event(kind=EventKind.TRAINING_STARTED, within_s=10.0, at_s=2.0),
+        Event(kind=EventKind.TRAINING_FINISHED, at_s=3.0),
+    )
+    last = _replayed(Recording(telemetry=(), events=events), world, rules)[-1]
+    leaving = {group: number for group, _, number in last.decision.targets if group.endswith("/leaving")}
+    assert leaving == {"overlap/inactive/leaving": 1}
+
+
 def test_nothing_recorded_is_nothing_decided(rules: Policy) -> None:
     assert _replayed(Recording(telemetry=()), WORLD, rules) == ()
 

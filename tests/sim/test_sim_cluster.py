@@ -171,6 +171,36 @@ def test_gpus_go_when_their_grace_is_over():
     assert len(bench.finish_s) == 6
 
 
+def test_the_end_of_training_takes_no_reclaim_notice_back():
+    idle = [worker(name, Role.INACTIVE, Zone.OVERLAP) for name in ("kept", "taken")]
+    bench = Bench(pool_of(worker("a"), *idle))
+    bench.happen_at(1.0, Event(kind=EventKind.TRAINING_STARTED, within_s=10.0))
+    bench.happen_at(2.0, Event(kind=EventKind.RECLAIM_NOTICE, workers=("taken",), within_s=30.0))
+    bench.happen_at(3.0, Event(kind=EventKind.TRAINING_FINISHED))
+    bench.happen_at(4.0, Event(kind=EventKind.TRAINING_STARTED, within_s=10.0))
+    bench.run(3.5)
+    told = {name: (w.must_leave, w.leave_within_s) for name, w in bench.cluster.state.by_id.items()}
+    assert told == {"a": (False, None), "kept": (False, None), "taken": (True, 30.0)}
+    bench.run(5.0)
+    assert bench.cluster.state.by_id["taken"].leave_within_s == 30.0, "nor does the next begin change it"
+    bench.run()
+    assert set(bench.cluster.state.by_id) == {"a", "kept"}
+    assert bench.heard[-1].workers == ("taken",)
+
+
+def test_a_worker_that_comes_back_after_a_reclaim_is_lent_again():
+    lent = worker("o", Role.INACTIVE, Zone.OVERLAP)
+    bench = Bench(pool_of(worker("a"), lent))
+    bench.happen_at(1.0, Event(kind=EventKind.RECLAIM_NOTICE, workers=("o",), within_s=1.0))
+    bench.happen_at(3.0, Event(kind=EventKind.GPUS_ADDED, added=(lent,)))
+    bench.happen_at(4.0, Event(kind=EventKind.TRAINING_STARTED, within_s=10.0))
+    bench.happen_at(5.0, Event(kind=EventKind.TRAINING_FINISHED))
+    bench.run(4.5)
+    assert bench.cluster.state.by_id["o"].must_leave
+    bench.run()
+    assert not bench.cluster.state.by_id["o"].must_leave
+
+
 def test_workers_that_are_under_notice_from_the_start_leave_in_time():
     leaving = {"must_leave": True, "leave_within_s": 4.0}
     spot, lent = worker("p", zone=Zone.PREEMPTIBLE, **leaving), worker("o", zone=Zone.OVERLAP, **leaving)
