@@ -138,6 +138,15 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert done.stderr == ""
 
 
+def test_a_closed_standard_output_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As behind `>&-` in a shell: Python then has no standard output at all."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(["solve", "small-4gpu"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @click.command()
 @format_option
 @output_option
