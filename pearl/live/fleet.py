@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,10 +77,6 @@ class RayFleet:
         names = await _ask(lambda: _actor_names(self._cluster.namespace))
         found = {name: self.find(name) for name in names}
         return {name: worker for name, worker in found.items() if worker is not None}
-
-    async def orphans(self, remembered: Collection[str]) -> dict[str, RayWorker]:
-        """Actors of this cluster that are none of the `remembered` workers'."""
-        return {name: worker for name, worker in (await self.living()).items() if name not in remembered}
 
     def _node(self, worker: Worker) -> _RayNode:
         if worker.node not in self._nodes:

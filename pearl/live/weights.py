@@ -97,13 +97,6 @@ class WeightStore:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def keep_newest(self, count: int) -> tuple[int, ...]:
-        """Delete all but the newest `count` versions; returns those deleted. Workers must have left them."""
-        old = self.versions()[:-count] if count else self.versions()
-        for version in old:
-            shutil.rmtree(self._directory(version))
-        return old
-
     def drop_older(self, than: int, *, keep: int) -> tuple[int, ...]:
         """Delete the versions below `than`, but for the newest `keep` of all; returns those deleted."""
         old = tuple(version for version in self.versions()[:-keep] if version < than)

@@ -138,7 +138,6 @@ def test_workers_are_found_again_by_their_own_cluster_alone(rig: Rig) -> None:
     assert other.find("node-0/0") is None
     again = RayFleet(rig.cluster)
     assert set(rig.run(again.living())) == {"node-0/0", "spot-0/0"}
-    assert set(rig.run(again.orphans(["node-0/0"]))) == {"spot-0/0"}
     assert rig.run(again.engines(worker="node-0/0", url="ray:node-0/0").worker.report()).worker == "node-0/0"
 
 

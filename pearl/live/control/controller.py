@@ -130,15 +130,16 @@ class Controller:
         """Tick for every event. Raises `LeaseError` or `StoreError` once this controller may act no more."""
         store, failed = self.parts.store, asyncio.Event()
         store.on_failure = failed.set
+        ticks = asyncio.create_task(self._tick_forever(), name="ticks")
         tasks = (
-            asyncio.create_task(self._tick_forever(), name="ticks"),
+            ticks,
             asyncio.create_task(self.parts.lease.lost.wait(), name="lease lost"),
             asyncio.create_task(failed.wait(), name="store failed"),
         )
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done():
-                tasks[0].result()
+            if ticks.done():
+                ticks.result()
             if store.failure:
                 raise store.failure
             self.parts.lease.check()

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pearl.core.cluster import ClusterState, Role, Status, Worker, Zone
 from pearl.core.event import Event, EventKind
 from pearl.live.control.crew import Crew
-from pearl.live.control.limits import ControlLimits
 
 RaiseEvent = Callable[[Event], None]
 """Tells the controller of an event, which it applies to the ledger before this returns."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Backoff:
     """How long a worker pauses before its next engine: longer each time, until it has behaved for long enough."""
 
-    limits: ControlLimits
-    _failures: dict[str, tuple[int, float]]
+    first_s: float
+    longest_s: float
+    """Twice this without a failure, and the next pause is the first again."""
+    _last: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    """The last pause of each worker, and when it began."""
 
     def pause_s(self, worker_id: str, *, now_s: float) -> float:
         """The pause after a failure now."""
-        failures, last_s = self._failures.get(worker_id, (0, now_s))
-        if now_s - last_s > 2 * self.limits.restart_within_s:
-            failures = 0
-        self._failures[worker_id] = (failures + 1, now_s)
-        return float(min(self.limits.restart_after_s * 2**failures, self.limits.restart_within_s))
+        before_s, since_s = self._last.get(worker_id, (0.0, now_s))
+        anew = not before_s or now_s - since_s > 2 * self.longest_s
+        pause_s = min(self.first_s if anew else 2 * before_s, self.longest_s)
+        self._last[worker_id] = (pause_s, now_s)
+        return pause_s
 
 
 class Departures:
@@ -38,7 +40,7 @@ class Departures:
     def __init__(self, *, crew: Crew, raise_event: RaiseEvent) -> None:
         self._crew = crew
         self._raise_event = raise_event
-        self._backoff = Backoff(crew.limits, {})
+        self._backoff = Backoff(first_s=crew.limits.restart_after_s, longest_s=crew.limits.restart_within_s)
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._deadlines_s: dict[str, float] = {}
 

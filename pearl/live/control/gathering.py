@@ -79,9 +79,7 @@ class Gathering:
             if name in measured and self._described.get(name) is not handle:
                 await self._describe(name, handle, measured[name], offset_s)
         self._described = {name: handle for name, handle in self._described.items() if name in engines}
-        batches = self._batches()
-        step = batches.open.step if batches.open else batches.last.step if batches.last else 0
-        self.send(*await poll_steps(measured, step=step, offset_s=offset_s))
+        self.send(*await poll_steps(measured, step=self._batches().step, offset_s=offset_s))
 
     async def _describe(self, name: str, handle: WorkerHandle, measured: Measured, offset_s: float) -> None:
         try:

@@ -59,6 +59,13 @@ class Batches:
     open: Batch | None = None
     last: Finished | None = None
 
+    @property
+    def step(self) -> int:
+        """The rollout step that telemetry belongs to now."""
+        if self.open is not None:
+            return self.open.step
+        return self.last.step if self.last is not None else 0
+
     def check(self, step: int) -> None:
         """Raises `StaleError` unless batch `step` may be the next, or is open."""
         if self.open is not None and self.open.step != step:
@@ -116,12 +123,6 @@ class PipelineScheduler:
         self._record = record
         self._moved = asyncio.Event()
         self.batches = store.fact_as(Fact.BATCH, Batches) or Batches()
-
-    def step(self) -> int:
-        """The rollout step that telemetry belongs to now."""
-        if self.batches.open is not None:
-            return self.batches.open.step
-        return self.batches.last.step if self.batches.last else 0
 
     def look(self) -> None:
         """Something that batches wait for may have come."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pearl.core.telemetry import Telemetry, TransitionRecord
@@ -15,6 +14,8 @@ from pearl.planning import step_to_dict
 from pearl.tracking.jsonl import telemetry_lines
 
 OVER = frozenset({Phase.ENDED, Phase.DROPPED, Phase.FAILED})
+KEPT_PLANS = 64
+"""Plans whose progress is kept in memory: one is under way, and starts of a few older ones may go on."""
 
 
 def plan_id(number: int) -> str:
@@ -41,7 +42,6 @@ class ProgressLog:
     metrics: ControlMetrics
     over: dict[str, set[int]] = field(default_factory=dict)
     """Steps that are over, by plan; the newest plans alone."""
-    listeners: list[Callable[[Progress], None]] = field(default_factory=list)
 
     def tell(self, progress: Progress) -> None:
         """A step came to a phase."""
@@ -72,8 +72,6 @@ class ProgressLog:
                     because=progress.because,
                 )
             )
-        for listener in self.listeners:
-            listener(progress)
 
     def record(self, *records: Telemetry) -> None:
         """Keep telemetry."""
@@ -88,7 +86,3 @@ class ProgressLog:
             self.store.write(*entries)
         except StoreError as e:
             log("store_failed", level=logging.ERROR, error=str(e))
-
-
-KEPT_PLANS = 64
-"""Plans whose progress is kept in memory: one is under way, and starts of a few older ones may go on."""

@@ -2,7 +2,6 @@
 
 NodeWatcher    nodes that came and nodes that died
 HealthWatcher  engines that died, are unfit, or do not answer
-Restarts       how long to wait before a dead engine is started again
 """
 
 from __future__ import annotations
@@ -201,27 +200,3 @@ class HealthWatcher:
                 return await handle.report()
         except (EngineError, TimeoutError) as e:
             return e
-
-
-class Restarts:
-    """Pauses before a worker's engine is started again: they double with each failure, up to a limit.
-
-    A worker that ran for longer than the longest pause begins anew.
-    """
-
-    def __init__(self, *, first_s: float, most_s: float) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._last: dict[str, tuple[float, float]] = {}
-
-    def pause_s(self, worker_id: str, *, now_s: float) -> float:
-        """How long to wait after a failure at `now_s`, in seconds."""
-        pause_s, until_s = self._last.get(worker_id, (0.0, now_s))
-        ran_s = now_s - until_s
-        next_s = self._first_s if not pause_s or ran_s > self._most_s else min(2 * pause_s, self._most_s)
-        self._last[worker_id] = (next_s, now_s + next_s)
-        return next_s
-
-    def forget(self, worker_id: str) -> None:
-        """The worker's GPUs are gone."""
-        self._last.pop(worker_id, None)

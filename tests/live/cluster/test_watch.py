@@ -15,7 +15,7 @@ from pearl.live.cluster.load import load_cluster
 from pearl.live.cluster.model import LiveCluster
 from pearl.live.cluster.offers import capacity, offer, too_few
 from pearl.live.control.fleet import Node
-from pearl.live.control.watch import ANSWER_S, HealthWatcher, NodeWatcher, Restarts, Seen, judge, look_at_nodes
+from pearl.live.control.watch import ANSWER_S, HealthWatcher, NodeWatcher, Seen, judge, look_at_nodes
 from pearl.live.protocol import EngineFailedError, EngineLostError, EngineUnavailableError
 from tests.live.control.fakes import FOREVER, FakeWorker, now_s, virtually
 
@@ -269,20 +269,3 @@ def test_an_engine_that_is_ended_on_purpose_during_a_look_did_not_die():
     workers["w"].delays["report"] = 0.9
     workers["w"].failures["report"] = EngineLostError("gone")
     assert watch(workers, state, for_s=20, change={0.5: lambda: workers.pop("w")}) == {}
-
-
-# Restarts
-
-
-def test_pauses_double_up_to_a_limit_and_begin_anew_after_a_long_run():
-    restarts = Restarts(first_s=5.0, most_s=30.0)
-    pauses, at_s = [], 0.0
-    for _ in range(5):
-        pauses.append(restarts.pause_s("w", now_s=at_s))
-        at_s += pauses[-1] + 1.0
-    assert pauses == [5.0, 10.0, 20.0, 30.0, 30.0]
-    assert restarts.pause_s("other", now_s=at_s) == 5.0
-    assert restarts.pause_s("w", now_s=at_s + 100.0) == 5.0
-    restarts.pause_s("w", now_s=at_s + 105.0)
-    restarts.forget("w")
-    assert restarts.pause_s("w", now_s=at_s + 106.0) == 5.0

@@ -92,7 +92,7 @@ def test_a_batch_begins_when_its_weights_are_out() -> None:
         pipe.training = False
         pipeline.look()
         assert await waiting == await twice
-        assert pipeline.step() == 1
+        assert pipeline.batches.step == 1
         kinds = [event.kind for event in pipe.events]
         assert kinds == [EventKind.BATCH_STARTED, EventKind.PROFILE_UPDATED, EventKind.BATCH_STARTED]
         assert [(r.predicted_s, r.step) for r in pipe.records] == [(10.0, 0)]

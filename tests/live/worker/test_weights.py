@@ -77,9 +77,10 @@ def test_tied_models_and_broken_configurations_are_refused(tmp_path: Path) -> No
 
 def test_old_versions_go(tmp_path: Path) -> None:
     store = WeightStore(root=tmp_path)
-    publish(store, 1, 2, 3)
-    assert store.keep_newest(2) == (1,)
-    assert store.versions() == (2, 3)
+    publish(store, 1, 2, 3, 4)
+    assert store.drop_older(2, keep=1) == (1,)
+    assert store.drop_older(4, keep=2) == (2,), "the newest two stay, whoever needs them"
+    assert store.versions() == (3, 4)
     with pytest.raises(UsageError, match="no complete snapshot"):
         store.get(1)
     with pytest.raises(UsageError, match="at least 0"):
