@@ -90,20 +90,26 @@ class Watched:
 
 @dataclass(slots=True, kw_only=True)
 class Stress:
-    """One run."""
+    """One run, on a system that may have seen steps and weights before."""
 
     system: LiveSystem
     seconds: float
     rng: random.Random
+    step: int = 0
+    """Newest training step."""
+    version: int = 0
+    """Newest weights."""
+    spot: str | None = "spot-0"
+    """The preemptible node that is there."""
     done: Counter[str] = field(default_factory=Counter)
     found: Found = field(default_factory=Found)
     _training: bool = False
-    _step: int = 0
-    _version: int = 0
-    _answered_version: int = 0
+    _answered_version: int = field(init=False)
     _spots: int = 0
-    _spot: str | None = "spot-0"
     _over: bool = False
+
+    def __post_init__(self) -> None:
+        self._answered_version = self.version
 
     async def run(self) -> None:
         """Let things happen; whatever fails a happening ends the run."""
@@ -160,8 +166,8 @@ class Stress:
             self._publish: 4,
             self._kill_worker: 1,
             self._kill_controller: 1,
-            self._reclaim if self._spot else self._join: 2,
-            self._drop_node if self._spot else self._join: 1,
+            self._reclaim if self.spot else self._join: 2,
+            self._drop_node if self.spot else self._join: 1,
         }
         happening = self.rng.choices(list(happenings), list(happenings.values()))[0]
         name = happening.__name__.strip("_")
@@ -176,22 +182,22 @@ class Stress:
         if self._training:
             await self._return_training()
             return
-        self._step += 1
-        await self._ask(self.system.trainer.begin_training, self._step, deadline_s=self.rng.choice((0.5, 10.0)))
+        self.step += 1
+        await self._ask(self.system.trainer.begin_training, self.step, deadline_s=self.rng.choice((0.5, 10.0)))
         self._training = True
 
     async def _return_training(self) -> None:
-        await self._ask(self.system.trainer.finish_training, self._step)
+        await self._ask(self.system.trainer.finish_training, self.step)
         self._training = False
 
     async def _publish(self) -> None:
-        self._version += 1
+        self.version += 1
         store = WeightStore(root=self.system.cluster.weights.root)
-        with store.publish(self._version) as directory:
+        with store.publish(self.version) as directory:
             write_tiny_model(directory, self.system.cluster.model.tiny or TinyModel())
-        directory = store.get(self._version).directory
-        await self._ask(self.system.trainer.publish_weights, version=self._version, directory=directory)
-        self._answered_version = self._version
+        directory = store.get(self.version).directory
+        await self._ask(self.system.trainer.publish_weights, version=self.version, directory=directory)
+        self._answered_version = self.version
 
     async def _kill_worker(self) -> None:
         if pids := [report.pid for report in (await self.system.reports()).values()]:
@@ -203,7 +209,7 @@ class Stress:
         await asyncio.to_thread(self.system.serve)
 
     async def _reclaim(self) -> None:
-        spot, self._spot = self._spot, None
+        spot, self.spot = self.spot, None
         assert spot is not None
         grace_s = self.rng.choice((1.0, 8.0))
         body = {"node": spot, "grace_s": grace_s}
@@ -215,14 +221,14 @@ class Stress:
         await asyncio.to_thread(self.system.ray.remove_node, spot)
 
     async def _drop_node(self) -> None:
-        spot, self._spot = self._spot, None
+        spot, self.spot = self.spot, None
         assert spot is not None
         await asyncio.to_thread(self.system.ray.remove_node, spot, graceful=False)
 
     async def _join(self) -> None:
         self._spots += 1
-        self._spot = f"spot-{self._spots}"
-        await asyncio.to_thread(self.system.ray.add_node, self._spot, Zone.PREEMPTIBLE)
+        self.spot = f"spot-{self._spots}"
+        await asyncio.to_thread(self.system.ray.add_node, self.spot, Zone.PREEMPTIBLE)
 
     async def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         return await asyncio.to_thread(call, *arguments, **named)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pearl.errors import PearlError
+from pearl.live.control.log import log
 
 LEASE_S = 15.0
 """A dead controller is followed after this long: time for two renewals that hang, and one that does not."""
@@ -82,9 +84,14 @@ class LeaseTable:
         return self._grant(now_s)
 
     def renew(self, owner: str, term: int, lease_s: float) -> Grant | None:
-        """Extend the lease; None where `owner` does not hold it in `term` any more."""
+        """Extend the lease; None where `owner` does not hold it in `term` any more.
+
+        A table that never gave the lease away follows one that was lost, and takes the word of who asks first.
+        """
         now_s = self.now_s()
-        if (self._owner, self._term) != (owner, term) or now_s >= self._until_s:
+        if not self._term:
+            self._owner, self._term = owner, term
+        elif (self._owner, self._term) != (owner, term) or now_s >= self._until_s:
             return None
         self._until_s = now_s + lease_s
         return self._grant(now_s)
@@ -189,8 +196,10 @@ class Lease:
                 if not await self._extend():
                     break
                 pause_s = self.lease_s / RENEW_EVERY
-            except LeaseError:
+            except LeaseError as e:
+                log("lease_not_renewed", level=logging.WARNING, because=str(e), left_s=self._until_s - self.now_s())
                 pause_s = self.lease_s / RETRY_EVERY
+        log("lease_lost", level=logging.ERROR, term=self.term, over=self.now_s() >= self._until_s)
         self.lost.set()
 
     async def _extend(self) -> bool:
@@ -253,8 +262,9 @@ class RayLeases:
             "lifetime": "detached",
             "num_cpus": 0,
             "get_if_exists": True,
-            # On another node, one that is taken away say, it would end a controller that has nothing to do with it.
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=True),
+            # On another node, one that is taken away say, it would end with what it has nothing to do with. Not soft:
+            # a soft wish is ignored now and then, by a node that has only just started.
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=here, soft=False),
         }
         return ray.remote(LeaseActor).options(**options).remote()
 

@@ -115,10 +115,29 @@ def test_a_lease_that_was_taken_over_is_lost_at_once() -> None:
         leases = LocalLeases(table=LeaseTable(now_s=now_s))
         lease = Lease(authority=leases, owner="a", lease_s=15, now_s=now_s)
         await lease.acquire()
-        leases.table = LeaseTable(now_s=now_s)  # the actor died; its successor knows nothing
+        leases.table = LeaseTable(now_s=now_s)
+        leases.table.acquire("b", 15, 0)
         await lease.lost.wait()
         assert now_s() <= 5.1
         await lease.release()
+        assert leases.table.held
+
+    virtually(work())
+
+
+def test_a_lease_outlives_the_actor_that_kept_it() -> None:
+    async def work() -> None:
+        leases = LocalLeases(table=LeaseTable(now_s=now_s))
+        lease = Lease(authority=leases, owner="a", lease_s=15, now_s=now_s)
+        term = await lease.acquire(after_term=4)
+        leases.table = LeaseTable(now_s=now_s)  # the actor died; its successor knows nothing
+        await asyncio.sleep(60)
+        assert lease.valid
+        assert lease.term == term == 5
+        other = leases.table.acquire("b", 15, 0)
+        assert (other.owner, other.term) == ("a", 5), "held as before"
+        await lease.release()
+        assert leases.table.renew("a", 5, 15) is None, "only a table without a past takes anybody's word"
 
     virtually(work())
 
