@@ -14,9 +14,7 @@ import pytest
 from pearl.errors import PearlError
 from pearl.live.endpoint import read_endpoint
 from pearl.live.training import Trainer
-from tests.live.test_service import Bench, _generate, _serving, _snapshot, bench, live, until
-
-__all__ = ["bench"]
+from tests.live.test_service import Bench, _generate, _serving, _snapshot, bench_in, live, until
 
 Damage = Callable[[Path], object]
 
@@ -87,9 +85,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGES)
-def test_damage_is_one_error_and_nothing_starts(bench: Bench, what: str) -> None:
-    damage, said = DAMAGES[what]
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Path]:
+    """What a service left that ran once for all of these tests, and a copy of its folder."""
+    root = tmp_path_factory.mktemp("damage")
+    bench = bench_in(root / "state")
 
     async def before() -> None:
         async with bench.running() as client:
@@ -100,7 +100,19 @@ def test_damage_is_one_error_and_nothing_starts(bench: Bench, what: str) -> None
             directory = _snapshot(bench.cluster.weights.root, 1)
             await asyncio.to_thread(trainer.publish_weights, version=1, directory=directory)
 
-    async def after() -> None:
+    bench.directory.mkdir()
+    live(before())
+    shutil.copytree(bench.directory, root / "copy")
+    return bench, root / "copy"
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_is_one_error_and_nothing_starts(left: tuple[Bench, Path], what: str) -> None:
+    bench, copy = left
+    shutil.rmtree(bench.directory)
+    shutil.copytree(copy, bench.directory)
+
+    async def after(said: str) -> None:
         launched, calls = list(bench.fleet.launched), dict(bench.fleet.asked())
         with pytest.raises(PearlError, match=said):
             async with bench.running(stopped=False):
@@ -109,9 +121,9 @@ def test_damage_is_one_error_and_nothing_starts(bench: Bench, what: str) -> None
         assert not any(worker.dead for worker in bench.fleet.workers.values())
         assert read_endpoint(bench.directory) is None
 
-    live(before())
+    damage, said = DAMAGES[what]
     damage(bench.directory)
-    live(after())
+    live(after(said))
 
 
 def _sql(path: Path, changes: str) -> None:

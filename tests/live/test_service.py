@@ -102,11 +102,15 @@ class Bench:
             await asyncio.gather(task, return_exceptions=True)
 
 
+def bench_in(directory: Path) -> Bench:
+    sets = {"ports.http.port": "0", "limits.health_every": "100ms"}
+    cluster = load_cluster("demo-cpu", sets, state_dir=directory)
+    return Bench(directory=cluster.state_dir, fleet=Fleet(there=file_nodes(cluster)), cluster=cluster)
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    sets = {"ports.http.port": "0", "limits.health_every": "100ms"}
-    cluster = load_cluster("demo-cpu", sets, state_dir=tmp_path)
-    return Bench(directory=cluster.state_dir, fleet=Fleet(there=file_nodes(cluster)), cluster=cluster)
+    return bench_in(tmp_path)
 
 
 def live(work: Coroutine[Any, Any, None]) -> None:
