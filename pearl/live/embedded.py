@@ -46,7 +46,9 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_METRICS_EXPORT": "0",
+    "RAY_worker_niceness": "0",
 }
+"""The last: Ray has its workers give way to all else on the host, and a request waits for an engine as for a router."""
 _LOOPBACK_ENVIRONMENT = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Forces loopback addresses, also on machines whose own address cannot be reached."""
 _SYSTEM_CONFIG = {
@@ -198,7 +200,7 @@ def _join(address: str, namespace: str) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     loopback = is_loopback(host)
-    _set_environment(loopback=loopback)
+    set_ray_environment(loopback=loopback)
     if host:
         _reach(host, int(port))
     import ray
@@ -234,8 +236,8 @@ def _leave() -> None:
     ray.shutdown()
 
 
-def _set_environment(*, loopback: bool) -> None:
-    """Before Ray is imported: it reads these then. What the user has set stands."""
+def set_ray_environment(*, loopback: bool) -> None:
+    """Set what Ray reads when it is imported: call it before. What the user has set stands."""
     for name, value in _ray_environment(loopback=loopback).items():
         os.environ.setdefault(name, value)
 
