@@ -21,7 +21,6 @@ import asyncio
 import itertools
 import json
 import math
-import os
 import random
 import statistics
 import sys
@@ -40,6 +39,7 @@ from pearl.core.engine import EngineProfile
 from pearl.core.telemetry import Telemetry
 from pearl.core.workload import Workload
 from pearl.live.devices import CPU
+from pearl.live.embedded import set_ray_environment
 from pearl.live.engine.config import EngineConfig
 from pearl.live.protocol import Sampling
 from pearl.live.router.call import Call, Kind
@@ -61,14 +61,6 @@ START_S = 600.0
 POLL_S = 1.0
 FIRST_KV_PORT = 15710
 KV_LEASE_S = 30
-RAY_ENVIRONMENT = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_METRICS_EXPORT": "0",
-}
-"""The first forces loopback addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +198,7 @@ class Bench:
 @contextmanager
 def embedded_ray() -> Iterator[None]:
     """Ray on loopback for the time of the block."""
-    os.environ.update(RAY_ENVIRONMENT)
+    set_ray_environment(loopback=True)
     import ray
 
     ray.init(

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 
 import pytest
 
+from pearl.live.embedded import set_ray_environment
 from pearl.live.tiny_model import TinyModel, write_tiny_model
 from pearl.live.worker import RayWorker
 from tests.live.worker.real import START_S, Pair, missing, worker_config
-
-RAY_ENVIRONMENT = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_METRICS_EXPORT": "0",
-}
-"""The first forces loopback addresses."""
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     if reason := missing():
         pytest.skip(reason)
-    os.environ.update(RAY_ENVIRONMENT)
+    set_ray_environment(loopback=True)
     import ray
 
     ray.init(
