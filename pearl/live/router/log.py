@@ -9,10 +9,10 @@ from typing import Any
 LOGGER = logging.getLogger("pearl.router")
 
 
-def log(event: str, *, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with its fields."""
+def log(event: str, *, level: int = logging.INFO, exc_info: bool = False, **fields: Any) -> None:
+    """Log an event with its fields, and with the exception that is being handled where `exc_info` asks for it."""
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, event, extra={"fields": fields})
+        LOGGER.log(level, event, exc_info=exc_info, extra={"fields": fields})
 
 
 class JsonFormatter(logging.Formatter):

@@ -408,6 +408,26 @@ def test_log_lines_are_json_and_cannot_be_forged(caplog: pytest.LogCaptureFixtur
     assert "\n" not in JsonFormatter().format(record)
 
 
+def test_a_fault_of_the_router_is_in_its_log_with_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    async def main() -> None:
+        async with rig("a", start=colocated("a")) as r:
+            monkeypatch.setattr(r.router._dispatcher, "acquire", broken)
+            assert (await r.complete())[0] == 500
+            monkeypatch.setattr(r.router, "submit", broken)
+            assert (await r.complete())[0] == 500
+
+    run(main())
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "pearl.router"]
+    told = [line for line in lines if line["event"] == "internal_error"]
+    assert len(told) == 2
+    assert all("ZeroDivisionError: on purpose" in line["exception"] for line in told)
+
+
 def test_a_stopping_router_says_so_and_ends_its_streams() -> None:
     async def main() -> None:
         async with rig("a", start=colocated("a"), shutdown_grace_s=0.3) as r:
