@@ -7,7 +7,7 @@ Beyond that dialect, a stream event may carry `weight_version`, and `kv_lease_s`
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ MAX_EVENT_BYTES = 8 << 20
 MAX_ERROR_CHARS = 500
 MAX_VERSION = (1 << 53) - 1
 """Largest integer that every JSON reader keeps exact."""
+_JSON = {"Content-Type": "application/json"}
 _HAND_OVER = {"do_remote_decode": True, "do_remote_prefill": False}
 """What vLLM's NIXL connector takes as the order to keep the KV cache for a decode engine."""
 
@@ -53,7 +54,8 @@ class HttpEngine:
     async def generate(self, leg: Leg) -> AsyncGenerator[Chunk, None]:
         """Chunks of the leg; see `EngineClient`. Closing it closes the connection, which aborts the leg."""
         try:
-            async with self._open().post(f"{self.url}/v1/completions", json=_body(leg, self.model)) as response:
+            body = to_json(_body(leg, self.model))
+            async with self._open().post(f"{self.url}/v1/completions", data=body, headers=_JSON) as response:
                 await _check_status(response)
                 async with aclosing(_events(response.content)) as events:
                     async for event in events:
@@ -74,7 +76,7 @@ class HttpEngine:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-                json_serialize=_compact,
+                cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
             )
         return self._session
@@ -93,10 +95,6 @@ class HttpEngines:
             fault = Fault(message=f"worker {worker}: url is {url!r}", expected="http://host:port, without a query")
             raise UsageError(fault)
         return HttpEngine(url=url.rstrip("/"), model=self.model)
-
-
-def _compact(data: Any) -> str:
-    return to_json(data).decode()
 
 
 def _body(leg: Leg, model: str) -> dict[str, Any]:
@@ -145,7 +143,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:
     """Data of the server-sent events, up to `[DONE]`."""
     rest = b""
-    async for piece in _pieces(content):
+    while piece := await content.readany():
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > MAX_EVENT_BYTES:
             raise EngineFailedError(f"an event of more than {MAX_EVENT_BYTES} bytes")
@@ -154,11 +152,6 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any
             if not line.startswith(b"data:") or not data or data == b"[DONE]":
                 continue
             yield _event(data)
-
-
-async def _pieces(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    while piece := await content.readany():
-        yield piece
 
 
 def _event(data: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ alone. A commit of one entry takes some 50 to 100 µs, less than handing it to a
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -237,7 +238,9 @@ class Journal:
     """Set once a write failed: nothing may be accepted any more, since it would not survive."""
     _entries: list[Entry] = field(default_factory=list)
     _callbacks: list[Callable[[], None]] = field(default_factory=list)
-    _next: asyncio.TimerHandle | None = None
+    _next: asyncio.Handle | None = None
+    _due_s: float = math.inf
+    """When `_next` runs, in seconds of the loop's clock."""
 
     def add(self, entry: Entry, on_commit: Callable[[], None] | None = None, *, within_s: float = 0.0) -> None:
         """Write `entry` after all earlier ones, and call back once it is committed; never, where the write fails.
@@ -249,9 +252,10 @@ class Journal:
             self._callbacks.append(on_commit)
         loop = asyncio.get_running_loop()
         due_s = loop.time() + within_s
-        if self._next is None or due_s < self._next.when():
+        if due_s < self._due_s:
             self._cancel()
-            self._next = loop.call_at(due_s, self._commit)
+            self._due_s = due_s
+            self._next = loop.call_at(due_s, self._commit) if within_s > 0 else loop.call_soon(self._commit)
 
     def flush(self) -> None:
         """Commit what was added so far. Raises `JournalError` where it cannot be, now or ever since."""
@@ -283,4 +287,4 @@ class Journal:
     def _cancel(self) -> None:
         if self._next:
             self._next.cancel()
-            self._next = None
+            self._next, self._due_s = None, math.inf

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
+
 from pearl.live.protocol import Tokenizer
 from pearl.live.router.call import Kind, RefusedError
 from pearl.live.router.ticket import Ticket
 
 INCOMPLETE = "�"
 """How a tokenizer shows a character whose last bytes are still to come."""
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + to_json(data) + b"\n\n"
 
 
 def error_body(error: RefusedError) -> dict[str, Any]:
@@ -43,33 +50,47 @@ def usage(ticket: Ticket) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerStream:
     """Turns what a ticket shows into stream events, each token once and in order."""
 
     ticket: Ticket
     model: str
     tokenizer: Tokenizer | None
-    sent: int = 0
+    usage_at_end: bool
+    """Whether `stream_options.include_usage` was asked for."""
+    retry_after_s: int
+    ended: bool = False
+    """Whether what `next` gave last ends the stream."""
+    _sent: int = 0
     _sent_text: int = 0
 
-    def next_event(self) -> dict[str, Any] | None:
-        """An event with all that is shown and was not sent; None where that is nothing."""
+    async def next(self) -> bytes:
+        """Wait for something to send: all that is shown and was not sent yet, and the stream's end once that is known.
+
+        An answer that cannot be completed ends with an error event, and without `[DONE]`.
+        """
+        await self.ticket.more(self._sent)
+        self.ended = self.ticket.over
+        if not self.ended:
+            return event(self._tokens())
+        if error := refused(self.ticket, retry_after_s=self.retry_after_s):
+            return event(error_body(error))
+        return event(self._tokens()) + (event(self._usage()) if self.usage_at_end else b"") + b"data: [DONE]\n\n"
+
+    def _tokens(self) -> dict[str, Any]:
         ticket = self.ticket
         shown, over = ticket.published, ticket.ending is not None
-        if shown == self.sent and not over:
-            return None
-        choice = _choice(ticket, self.sent, shown)
+        choice = _choice(ticket, self._sent, shown)
         text = self._text(shown, last=over)
         if _is_chat(ticket):
-            choice["delta"] = {"content": text} | ({"role": "assistant"} if self.sent == 0 else {})
+            choice["delta"] = {"content": text} | ({"role": "assistant"} if self._sent == 0 else {})
         else:
             choice["text"] = text
-        self.sent = shown
+        self._sent = shown
         return _envelope(ticket, model=self.model, chunk=True) | {"choices": [choice]}
 
-    def usage_event(self) -> dict[str, Any]:
-        """The event that `stream_options.include_usage` asks for."""
+    def _usage(self) -> dict[str, Any]:
         return _envelope(self.ticket, model=self.model, chunk=True) | {"choices": [], "usage": usage(self.ticket)}
 
     def _text(self, shown: int, *, last: bool) -> str:

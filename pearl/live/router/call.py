@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from pearl.live.protocol import Sampling, Tokenizer
 from pearl.live.router.config import RouterConfig
@@ -46,7 +46,7 @@ class Call:
 
     def to_json(self) -> str:
         """JSON, as journaled."""
-        return to_json(self).decode()
+        return _CALL.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Call:

@@ -117,6 +117,8 @@ class Dispatcher:
             self._pump()
 
     def _pump(self) -> None:
+        if self._timer is None and not any(self._queues.values()):
+            return
         retry_at_s = [at for queue in self._queues.values() if (at := self._serve(queue)) is not None]
         if self._timer:
             self._timer.cancel()

@@ -62,6 +62,8 @@ class Generation:
         numbers for other positions.
         """
         done = len(self.token_ids)
+        if done == 0:
+            return self.sampling
         seed = self.sampling.seed
         return replace(
             self.sampling,

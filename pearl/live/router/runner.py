@@ -24,6 +24,7 @@ from pearl.live.protocol import (
 from pearl.live.router.choose import Ask, Choice, Path, Stage
 from pearl.live.router.config import RouterConfig
 from pearl.live.router.dispatch import Dispatcher, Sessions
+from pearl.live.router.generation import Segment
 from pearl.live.router.lease import Lease, LeaseTable, Refusal, lease_end_s
 from pearl.live.router.legs import Cause, Legs
 from pearl.live.router.log import log
@@ -54,6 +55,8 @@ class Runner:
     journal: Journal
     metrics: Metrics
     now_s: Callable[[], float]
+    conclude: Callable[[Ticket, Ending], None]
+    """Called as soon as a request is complete, which `run` may outlive by the end of its last leg's stream."""
     run_id: str
     """Tells the legs of this process from those of the one before, which engines may still be ending."""
 
@@ -155,8 +158,16 @@ class Runner:
         if len(chunk.logprobs) != (len(chunk.token_ids) if ticket.call.sampling.logprobs else 0):
             raise EngineFailedError(f"{len(chunk.token_ids)} tokens came with {len(chunk.logprobs)} log-probabilities")
         segment = ticket.generation.accept(number, chunk, weight_version=version)
-        if segment is None:
-            return
+        if segment is not None:
+            self._show(ticket, segment)
+        if chunk.finish is not None and ticket.generation.finish is not None:
+            # The stream's own end may be one packet away: it is still read, so that its connection can be used again,
+            # but the client need not wait for it, and tokens and ending share a commit.
+            ticket.timer.ended(self.now_s())
+            self.conclude(ticket, Ending(finish=ticket.generation.finish))
+
+    def _show(self, ticket: Ticket, segment: Segment) -> None:
+        """Journal tokens, and show them once they are there."""
         shown = segment.start + len(segment.token_ids)
         entry = Append(
             id=ticket.id,

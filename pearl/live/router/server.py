@@ -6,9 +6,9 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -19,7 +19,7 @@ from pearl.errors import InputError, UsageError
 from pearl.live.journal import JournalError
 from pearl.live.protocol import EngineFactory, Tokenizer
 from pearl.live.router.admin import Extension, Mount, authorise
-from pearl.live.router.answer import AnswerStream, error_body, refused, whole_answer
+from pearl.live.router.answer import AnswerStream, error_body, event, refused, whole_answer
 from pearl.live.router.call import Delivery, Kind, RefusedError, read_call, read_deadline_s, read_json, refuse_faults
 from pearl.live.router.config import RouterConfig
 from pearl.live.router.log import log
@@ -35,8 +35,11 @@ BACKLOG = 4096
 """Connections that the system may hold before they are taken up: a rollout opens all its sessions at once."""
 LAST_CONNECTIONS_S = 2.0
 """For connections once every request is over: one that brings no request would hold up the end for longer."""
+HEADERS_WITHIN_S = 0.01
+"""A stream's headers wait this long for its first event. An answer that is complete by then is one packet; past it the
+client learns that its request was accepted."""
 LAST_WRITE_S = 1.0
-"""How long a client that stopped reading may hold up the last event."""
+"""How long a client that stopped reading may hold up the last event, once its deadline has passed."""
 
 
 class DrainBody(BaseModel):
@@ -108,39 +111,39 @@ class Server:
     async def _stream(
         self, request: web.Request, ticket: Ticket, delivery: Delivery, until_s: float, late: RefusedError
     ) -> web.StreamResponse:
-        """Server-sent events. An answer that cannot be completed ends with an error event, and without `[DONE]`."""
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Request-Id": ticket.id}
+        """Server-sent events; an answer that is complete within `HEADERS_WITHIN_S` is one piece with its headers."""
+        loop = asyncio.get_running_loop()
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Request-Id": ticket.id}
+        events = AnswerStream(
+            ticket=ticket,
+            model=self._config.model,
+            tokenizer=self._tokenizer,
+            usage_at_end=delivery.usage_at_end,
+            retry_after_s=self._config.retry_after_s,
         )
+        data = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(until_s, loop.time() + HEADERS_WITHIN_S)):
+                data = await events.next()
+        if events.ended:
+            return web.Response(body=data, headers=headers)
+        response = web.StreamResponse(headers=headers)
         try:
             await response.prepare(request)
             try:
                 async with asyncio.timeout_at(until_s):
-                    await self._send_tokens(response, ticket, delivery)
-                error = refused(ticket, retry_after_s=self._config.retry_after_s)
+                    data = data or await events.next()
+                    while not events.ended:
+                        await response.write(data)
+                        data = await events.next()
             except TimeoutError:
-                error = late
-            async with asyncio.timeout(LAST_WRITE_S):
-                await response.write(_event(error_body(error)) if error else b"data: [DONE]\n\n")
-                await response.write_eof()
+                data = event(error_body(late))
+            async with asyncio.timeout_at(max(until_s, loop.time() + LAST_WRITE_S)):
+                await response.write_eof(data)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()
         return response
-
-    async def _send_tokens(self, response: web.StreamResponse, ticket: Ticket, delivery: Delivery) -> None:
-        answer = AnswerStream(ticket, self._config.model, self._tokenizer)
-        while True:
-            await ticket.more(answer.sent)
-            if ticket.suspended or (ticket.ending and ticket.ending.finish is None):
-                return
-            over = ticket.ending is not None
-            if event := answer.next_event():
-                await response.write(_event(event))
-            if over:
-                break
-        if delivery.usage_at_end:
-            await response.write(_event(answer.usage_event()))
 
     async def _models(self, _: web.Request) -> web.StreamResponse:
         model = {"id": self._config.model, "object": "model", "created": 0, "owned_by": "pearl"}
@@ -238,10 +241,6 @@ def _http_log() -> logging.Logger:
     logger = logging.getLogger("pearl.router.http")
     logger.addFilter(_CLIENTS_FAULTS)
     return logger
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(data) + b"\n\n"
 
 
 _CLIENTS_FAULTS = _ClientsFaults()

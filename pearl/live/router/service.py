@@ -70,7 +70,7 @@ class Router:
         self._leases = LeaseTable()
         self._engines: dict[str, EngineClient] = {}
         self._open: dict[str, Ticket] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -88,6 +88,7 @@ class Router:
             metrics=self.metrics,
             now_s=self._now_s,
             run_id=uuid.uuid4().hex[:8],
+            conclude=self._conclude,
         )
         if document := store.pool():
             with understood("the pool"):
@@ -140,7 +141,7 @@ class Router:
     def leave(self, ticket: Ticket) -> None:
         """A client no longer waits. A request whose id nobody can come back with ends with its last client."""
         ticket.clients -= 1
-        task = self._tasks.get(ticket.id)
+        task = self._tasks.get(ticket)
         if ticket.clients == 0 and not ticket.keep and not ticket.over and task:
             task.cancel()
 
@@ -197,8 +198,8 @@ class Router:
     def _begin(self, ticket: Ticket) -> None:
         self._open[ticket.id] = ticket
         task = asyncio.get_running_loop().create_task(self._run(ticket), name=f"request {ticket.id}")
-        self._tasks[ticket.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(ticket.id, None))
+        self._tasks[ticket] = task
+        task.add_done_callback(lambda _: self._tasks.pop(ticket, None))
 
     async def _run(self, ticket: Ticket) -> None:
         left_s = ticket.accepted_unix_s + self.config.request_lifetime_s - self._unix_s()
@@ -215,6 +216,13 @@ class Router:
         except Exception:
             log("internal_error", level=logging.ERROR, request_id=ticket.id, exc_info=True)
             ending = Ending(status=500, code="internal_error", message="the router failed; its log says where")
+        self._conclude(ticket, ending)
+
+    def _conclude(self, ticket: Ticket, ending: Ending) -> None:
+        """Journal how a request ends, and tell once that is there; of several endings the first counts."""
+        if ticket.concluded:
+            return
+        ticket.concluded = True
         entry = End(id=ticket.id, ending=ending.to_json(), ended_unix_s=self._unix_s())
         self._journal.add(entry, lambda: self._end(ticket, ending))
 

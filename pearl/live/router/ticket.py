@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from pearl.live.protocol import FinishReason
 from pearl.live.router.call import Call
@@ -26,7 +25,7 @@ class Ending:
 
     def to_json(self) -> str:
         """JSON, as journaled."""
-        return to_json(self).decode()
+        return _ENDING.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Ending:
@@ -56,6 +55,8 @@ class Ticket:
     """Legs in a row that failed without a token."""
     interruptions: int = 0
     published: int = 0
+    concluded: bool = False
+    """How it ends is on its way to the journal; nothing that comes later changes it."""
     ending: Ending | None = None
     suspended: bool = False
     """The router stops; the request goes on after its restart."""

@@ -121,6 +121,27 @@ def test_callbacks_come_in_order_once_committed() -> None:
     asyncio.run(main())
 
 
+def test_what_is_due_first_takes_along_what_may_wait() -> None:
+    async def main() -> None:
+        journal = Journal(Store(None))
+        seen: list[str] = []
+        journal.add(accept("a"), lambda: seen.append("a"), within_s=60.0)
+        journal.add(append("a", 0, 1), lambda: seen.append("tokens"), within_s=0.001)
+        await asyncio.sleep(0)
+        assert seen == []
+        await asyncio.sleep(0.05)
+        assert seen == ["a", "tokens"]
+        journal.add(append("a", 1, 2), lambda: seen.append("more"), within_s=60.0)
+        journal.add(end("a"), lambda: seen.append("end"))
+        journal.add(accept("b"), lambda: seen.append("b"), within_s=60.0)
+        assert seen == ["a", "tokens"]
+        await asyncio.sleep(0)
+        assert seen == ["a", "tokens", "more", "end", "b"]
+        journal.close()
+
+    asyncio.run(main())
+
+
 def test_a_failed_write_is_remembered_and_confirms_nothing() -> None:
     async def main() -> None:
         journal = Journal(Store(None))
