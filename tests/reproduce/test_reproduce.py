@@ -21,6 +21,7 @@ from pearl.reproduce.plot import write_plot
 from pearl.reproduce.rows import Verdict, judge
 from pearl.reproduce.run import NOTES, choose_targets, plan_work, read_notes
 from pearl.reproduce.segments import GRACE_S, MAX_PREEMPTIBLE, MEAN_WITHIN, Segment, trace_of
+from pearl.reproduce.selection import SelectionKey, select
 from pearl.reproduce.simulate import Effort, Runs, Simulated, runs_for, simulated
 from pearl.reproduce.targets import load_targets
 from pearl.reproduce.world import POLICIES, PREDICTOR, RunFigures, RunKey, find_policy, simulate_run
@@ -175,6 +176,16 @@ def test_both_models_ran_on_gpus_of_80_gb() -> None:
     fitted, profile = load_model("qwen3-8b").engine, load_profile("qwen3-8b-h100")
     assert fitted.kv_decode_tokens == pytest.approx(profile.kv_decode_tokens, rel=0.01)
     assert load_model("qwen3-30b-a3b").engine.kv_decode_tokens == load_profile("qwen3-30b-a3b-h100").kv_decode_tokens
+
+
+def test_only_contenders_get_more_batches_and_the_best_of_all_is_one() -> None:
+    world = load_model("qwen3-8b")
+    found = select(SelectionKey(model="qwen3-8b", workers=4, batches=3))
+    bench = Bench(workload=world.workload, engine=world.engine, seeds=range(3))
+    every = [Counts(colocated=4), *(Counts(prefill=p, decode=4 - p) for p in range(1, 4))]
+    seconds = {pool: bench.makespan_s(pool, world.workload.trajectories) for pool in every}
+    assert found.best == min(every, key=seconds.__getitem__)
+    assert found.regret == seconds[found.chosen] / seconds[found.best] - 1 >= 0
 
 
 def test_the_walk_to_the_best_ratio_ends_at_the_best_of_all() -> None:
