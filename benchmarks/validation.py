@@ -1,7 +1,9 @@
-"""Everything that docs/validation.md reports, in short form or in full.
+"""Everything simulated that docs/validation.md reports, in short form or in full.
 
     python benchmarks/validation.py            a few minutes
     python benchmarks/validation.py --full     the figures of the page; --jobs N for the grid of scenarios
+
+Section 5 of the page needs live workers: benchmarks/predicted_measured.py.
 
 In short form the grid is too small for its 95th percentile to be held to a target; it is printed all the same.
 """
