@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
 from pydantic_core import from_json, to_json
 
-from pearl.errors import InputError, PearlError
+from pearl.errors import PearlError
+from pearl.live.database import Content, Database
 
-SCHEMA_VERSION = 1
 PRUNE_AT_ONCE = 200
 """Requests forgotten in one transaction, so that nobody waits for it long."""
-_SCHEMA = f"""
-BEGIN;
+_SCHEMA = """
 CREATE TABLE requests (
     id TEXT PRIMARY KEY, call TEXT NOT NULL, accepted_unix_s REAL NOT NULL, ending TEXT, ended_unix_s REAL
 ) WITHOUT ROWID;
@@ -36,8 +33,6 @@ CREATE TABLE segments (
     weight_version INTEGER NOT NULL, PRIMARY KEY (request, start)
 ) WITHOUT ROWID;
 CREATE TABLE pool (one INTEGER PRIMARY KEY CHECK (one = 1), document TEXT NOT NULL);
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
 """
 
 
@@ -45,15 +40,15 @@ class JournalError(PearlError):
     """The journal cannot be opened, read or written."""
 
 
-@contextmanager
-def understood(what: str) -> Iterator[None]:
-    """Reading what a router wrote earlier: `JournalError` for anything else, a damaged file's content above all."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, InputError) as e:
-        words = " ".join(str(e).split())[:200]
-        hint = "put the file's copy back, or remove it: requests that were open in it are lost then"
-        raise JournalError(f"{what} in the router's journal is damaged: {words} ({hint})") from e
+CONTENT = Content(
+    owner="router",
+    name="journal",
+    schema=_SCHEMA,
+    version=1,
+    error=JournalError,
+    if_damaged="put the file's copy back, or remove it: requests that were open in it are lost then",
+)
+understood = CONTENT.understood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,46 +106,13 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         """Open or create the file, or a store in memory for None. Raises `JournalError`."""
-        self.path = path
-        try:
-            self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
-            try:
-                self._open()
-            except BaseException:
-                self._db.close()
-                raise
-        except sqlite3.Error as e:
-            hint = "does another router use it?" if "locked" in str(e) else "check the path, or give a new one"
-            raise JournalError(f"cannot open the journal {path}: {e} ({hint})") from None
-
-    def _open(self) -> None:
-        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        self._db.execute("BEGIN EXCLUSIVE")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        self._db.execute("ROLLBACK")
-        if version == 0 and not empty:
-            raise JournalError(f"{self.path} is no router's journal: give a new path")
-        if version not in (0, SCHEMA_VERSION):
-            raise JournalError(f"journal {self.path} has schema {version}, this version reads {SCHEMA_VERSION}")
-        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
-        if version == 0:
-            self._db.executescript(_SCHEMA)
+        self._db = Database(path, CONTENT)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Commit all entries, or none."""
-        try:
-            self._db.execute("BEGIN")
-            try:
-                for entry in entries:
-                    self._write(entry)
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself rolls back on a full disk
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        except (sqlite3.Error, OverflowError) as e:
-            raise JournalError(f"cannot write the journal {self.path}: {e}") from e
+        with self._db.transaction():
+            for entry in entries:
+                self._write(entry)
 
     def _write(self, entry: Entry) -> None:
         match entry:
@@ -170,7 +132,7 @@ class Store:
 
     def find(self, request: str) -> Record | None:
         """The record of a request, with its tokens."""
-        rows = self._read("SELECT id, call, accepted_unix_s, ending FROM requests WHERE id = ?", request)
+        rows = self._db.read("SELECT id, call, accepted_unix_s, ending FROM requests WHERE id = ?", request)
         return self._record(rows[0]) if rows else None
 
     def unfinished(self) -> list[Record]:
@@ -178,11 +140,11 @@ class Store:
         query = (
             "SELECT id, call, accepted_unix_s, ending FROM requests WHERE ending IS NULL ORDER BY accepted_unix_s, id"
         )
-        return [self._record(row) for row in self._read(query)]
+        return [self._record(row) for row in self._db.read(query)]
 
     def pool(self) -> str | None:
         """The pool document last set."""
-        rows = self._read("SELECT document FROM pool")
+        rows = self._db.read("SELECT document FROM pool")
         return str(rows[0][0]) if rows else None
 
     def prune(self, *, ended_before_unix_s: float) -> None:
@@ -191,13 +153,9 @@ class Store:
             "SELECT id FROM requests WHERE ending IS NOT NULL AND ended_unix_s < ? "
             f"ORDER BY ended_unix_s, id LIMIT {PRUNE_AT_ONCE}"
         )
-        try:
-            self._db.execute("BEGIN")
+        with self._db.transaction():
             self._db.execute(f"DELETE FROM segments WHERE request IN ({old})", (ended_before_unix_s,))
             self._db.execute(f"DELETE FROM requests WHERE id IN ({old})", (ended_before_unix_s,))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as e:
-            raise JournalError(f"cannot write the journal {self.path}: {e}") from e
 
     def close(self) -> None:
         """Release the file."""
@@ -214,15 +172,9 @@ class Store:
                     logprobs=tuple(from_json(logprobs)),
                     weight_version=version,
                 )
-                for start, token_ids, logprobs, version in self._read(query, row[0])
+                for start, token_ids, logprobs, version in self._db.read(query, row[0])
             )
         return Record(id=row[0], call=row[1], accepted_unix_s=row[2], ending=row[3], segments=segments)
-
-    def _read(self, query: str, *values: object) -> list[Any]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as e:
-            raise JournalError(f"cannot read the journal {self.path}: {e}") from e
 
 
 def _json(values: Sequence[float]) -> str:

@@ -9,20 +9,18 @@ the counts in `KEPT`; the oldest rows go first.
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from pearl.errors import PearlError
 from pearl.live.control.documents import Document, compact
+from pearl.live.database import Content, Database
 
-SCHEMA_VERSION = 1
 KEPT: Mapping[str, int] = {
     "events": 100_000,
     "decisions": 10_000,
@@ -33,8 +31,7 @@ KEPT: Mapping[str, int] = {
 """Rows kept of each table: some weeks of a lively job, and about 300 MB at most. Progress goes with its plan."""
 PRUNE_EVERY = 256
 """Rows of a table between two prunings: rare enough to cost nothing, often enough to stay near `KEPT`."""
-_SCHEMA = f"""
-BEGIN;
+_SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
     number INTEGER PRIMARY KEY, at_unix_s REAL NOT NULL, kind TEXT NOT NULL, workers TEXT NOT NULL,
@@ -51,8 +48,6 @@ CREATE TABLE answers (
     number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, call TEXT NOT NULL, status INTEGER NOT NULL,
     body TEXT NOT NULL
 );
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
 """
 
 
@@ -63,21 +58,15 @@ class StoreError(PearlError):
     """The store cannot be opened, read or written."""
 
 
-@contextmanager
-def understood(what: str) -> Iterator[None]:
-    """Reading what a controller wrote earlier: `StoreError` for anything else, a damaged file's content above all."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        hint = "put the file's copy back, or give a new --state: workers that live are then stopped, and start anew"
-        raise StoreError(f"{what} in the controller's store is damaged: {_words(e)} ({hint})") from e
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(str(part) for part in first['loc']) or 'all of it'}: {first['msg']}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+CONTENT = Content(
+    owner="controller",
+    name="store",
+    schema=_SCHEMA,
+    version=1,
+    error=StoreError,
+    if_damaged="put the file's copy back, or give a new --state: workers that live are then stopped, and start anew",
+)
+understood = CONTENT.understood
 
 
 class Fact(StrEnum):
@@ -184,51 +173,20 @@ class ControlStore:
         """Set once a write failed."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called then."""
-        try:
-            self._db = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None)
-            try:
-                self._open(create)
-            except BaseException:
-                self._db.close()
-                raise
-        except sqlite3.Error as e:
-            hint = "does another controller use it?" if "locked" in str(e) else "check the path, or give a new one"
-            raise StoreError(f"cannot open the controller's store {path}: {e} ({hint})") from None
-
-    def _open(self, create: bool) -> None:
-        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        self._db.execute("BEGIN EXCLUSIVE")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        self._db.execute("ROLLBACK")
-        if version == 0 and not (empty and create):
-            raise StoreError(f"{self.path} is no controller's store (give the path of one)")
-        if version not in (0, SCHEMA_VERSION):
-            raise StoreError(
-                f"store {self.path} has schema {version}, this version reads {SCHEMA_VERSION}: give a new path"
-            )
-        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
-        if version == 0:
-            self._db.executescript(_SCHEMA)
+        self._db = Database(path, CONTENT, create=create)
 
     def write(self, *entries: Entry) -> None:
         """Commit all entries, or none. Raises `StoreError`, also where an earlier write failed."""
         if self.failure:
             raise self.failure
         try:
-            self._db.execute("BEGIN")
-            try:
+            with self._db.transaction():
                 for entry in entries:
                     self._write(entry)
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself rolls back on a full disk
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        except (sqlite3.Error, OverflowError) as e:
-            self.failure = StoreError(f"cannot write the controller's store {self.path}: {e}")
+        except StoreError as e:
+            self.failure = e
             self.on_failure()
-            raise self.failure from e
+            raise
 
     def _write(self, entry: Entry) -> None:
         match entry:
@@ -266,7 +224,7 @@ class ControlStore:
 
     def fact(self, fact: Fact) -> str | None:
         """The document of a fact, JSON; None where there is none."""
-        rows = self._read("SELECT document FROM meta WHERE name = ?", fact.value)
+        rows = self._db.read("SELECT document FROM meta WHERE name = ?", fact.value)
         return str(rows[0][0]) if rows else None
 
     def fact_as(self, fact: Fact, kind: type[T]) -> T | None:
@@ -279,11 +237,11 @@ class ControlStore:
 
     def last(self, table: str) -> int:
         """The newest number of `events`, `decisions` or `plans`; 0 where there is none."""
-        return int(self._read(f"SELECT coalesce(max(number), 0) FROM {table}")[0][0])
+        return int(self._db.read(f"SELECT coalesce(max(number), 0) FROM {table}")[0][0])
 
     def event_by_key(self, key: str) -> int | None:
         """The number of the event that was raised under `key`."""
-        rows = self._read("SELECT number FROM events WHERE key = ?", key)
+        rows = self._db.read("SELECT number FROM events WHERE key = ?", key)
         return int(rows[0][0]) if rows else None
 
     def events(self, *, after: int, limit: int) -> list[AddEvent]:
@@ -291,30 +249,30 @@ class ControlStore:
         query = (
             "SELECT number, at_unix_s, kind, workers, data, key FROM events WHERE number > ? ORDER BY number LIMIT ?"
         )
-        return [_event(row) for row in self._read(query, after, limit)]
+        return [_event(row) for row in self._db.read(query, after, limit)]
 
     def count_events(self, kind: str, *, after: int) -> int:
         """The number of events of a kind past number `after`."""
-        return int(self._read("SELECT count(*) FROM events WHERE number > ? AND kind = ?", after, kind)[0][0])
+        return int(self._db.read("SELECT count(*) FROM events WHERE number > ? AND kind = ?", after, kind)[0][0])
 
     def decisions(self, *, limit: int, after: int = 0) -> list[AddDecision]:
         """The newest `limit` decisions past number `after`, oldest first."""
         query = "SELECT number, at_unix_s, event, document FROM decisions WHERE number > ? ORDER BY number DESC LIMIT ?"
-        return [_decision(row) for row in reversed(self._read(query, after, limit))]
+        return [_decision(row) for row in reversed(self._db.read(query, after, limit))]
 
     def decision(self, number: int) -> AddDecision | None:
         """That decision."""
-        rows = self._read("SELECT number, at_unix_s, event, document FROM decisions WHERE number = ?", number)
+        rows = self._db.read("SELECT number, at_unix_s, event, document FROM decisions WHERE number = ?", number)
         return _decision(rows[0]) if rows else None
 
     def plans(self, *, limit: int) -> list[AddPlan]:
         """The newest `limit` plans, oldest first."""
         query = "SELECT number, at_unix_s, decision, document FROM plans ORDER BY number DESC LIMIT ?"
-        return [_plan(row) for row in reversed(self._read(query, limit))]
+        return [_plan(row) for row in reversed(self._db.read(query, limit))]
 
     def plan(self, number: int) -> AddPlan | None:
         """That plan."""
-        rows = self._read("SELECT number, at_unix_s, decision, document FROM plans WHERE number = ?", number)
+        rows = self._db.read("SELECT number, at_unix_s, decision, document FROM plans WHERE number = ?", number)
         return _plan(rows[0]) if rows else None
 
     def progress(self, plan: int) -> list[AddProgress]:
@@ -324,26 +282,20 @@ class ControlStore:
             " ORDER BY step, at_unix_s, phase"
         )
         names = ("plan", "step", "phase", "at_unix_s", "seconds", "because")
-        return [AddProgress(**dict(zip(names, row, strict=True))) for row in self._read(query, plan)]
+        return [AddProgress(**dict(zip(names, row, strict=True))) for row in self._db.read(query, plan)]
 
     def telemetry(self) -> list[str]:
         """Every telemetry line that is kept, in order."""
-        return [str(line) for (line,) in self._read("SELECT line FROM telemetry ORDER BY number")]
+        return [str(line) for (line,) in self._db.read("SELECT line FROM telemetry ORDER BY number")]
 
     def answer(self, key: str) -> AddAnswer | None:
         """What a call under `key` was answered."""
-        rows = self._read("SELECT key, call, status, body FROM answers WHERE key = ?", key)
+        rows = self._db.read("SELECT key, call, status, body FROM answers WHERE key = ?", key)
         return AddAnswer(**dict(zip(("key", "call", "status", "body"), rows[0], strict=True))) if rows else None
 
     def close(self) -> None:
         """Release the file."""
         self._db.close()
-
-    def _read(self, query: str, *values: object) -> list[Any]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as e:
-            raise StoreError(f"cannot read the controller's store {self.path}: {e}") from e
 
 
 def _event(row: Sequence[Any]) -> AddEvent:
