@@ -339,6 +339,7 @@ def test_a_lost_lease_ends_it_and_leaves_the_workers(bench: Bench, monkeypatch: 
         task = asyncio.create_task(run_service(bench.service(ends_workers=True), ready=ready.set_result))
         await ready
         bench.leases.table = LeaseTable()
+        bench.leases.table.acquire("another", 60.0, 0)
         with pytest.raises(LeaseError, match="lost its lease"):
             await asyncio.wait_for(task, 10)
         assert not any(worker.dead for worker in bench.fleet.workers.values())
