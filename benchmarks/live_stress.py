@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -253,7 +254,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pearl-stress-") as folder:
+    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="pearl-stress-") as folder:
         plan = SystemPlan(policy=COLOCATED, state_dir=Path(folder), sets=SETS)
         with live_system(plan) as system:
             system.serve()

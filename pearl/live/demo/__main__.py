@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,7 +46,10 @@ def _run(*, as_json: bool) -> int:
     def say(words: str) -> None:
         print(f"{time.monotonic() - began_s:6.1f} s  {words}", file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="pearl-demo-") as folder:
+    with ExitStack() as stack:
+        if as_json:  # what Ray says of nodes that go is not part of the summary
+            stack.enter_context(redirect_stdout(sys.stderr))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pearl-demo-"))
         say("a Ray cluster starts on this machine: one reserved node, one that may be taken away, one of the trainer")
         with live_system(SystemPlan(policy=COLOCATED, state_dir=Path(folder))) as system:
             system.serve()
