@@ -4,6 +4,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 LIVE_VENV ?= .venv-live
 ARGS ?=
+# Compiled modules are kept, also where the environment says otherwise: tests start many processes, and rewriting the
+# assertions of every test takes most of the time before the first.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo demo-live test lint fast slow live live-venv stress wheel benchmark test-gpu
 

@@ -65,6 +65,8 @@ def test_a_solver_knows_only_the_core_the_protocol_and_the_errors(file: Path) ->
 
 def test_nothing_imports_a_solver() -> None:
     for file in (ROOT / "pearl").rglob("*.py"):
+        if "solvers" not in file.read_text(encoding="utf-8"):
+            continue  # to parse them all takes seconds
         assert not [module for module in imports(file) if inside(module, "pearl.solvers", "solvers")], file
 
 

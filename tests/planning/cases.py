@@ -56,23 +56,31 @@ def worker(
     )
 
 
-@st.composite
-def workers(draw: st.DrawFn, name: str) -> Worker:
-    started = draw(st.sampled_from((True, True, True, False)))
-    status = draw(st.sampled_from((Status.ACTIVE, Status.ACTIVE, Status.INACTIVE, Status.TRANSITIONING)))
+# Made once: to make a strategy takes as long as to draw from it.
+_STARTED = st.sampled_from((True, True, True, False))
+_STATUS = st.sampled_from((Status.ACTIVE, Status.ACTIVE, Status.INACTIVE, Status.TRANSITIONING))
+_ROLE, _ZONE = st.sampled_from(Role), st.sampled_from(Zone)
+_MUST_LEAVE = st.sampled_from((False, False, False, True))
+_RISK = st.sampled_from((0.0, 0.2, 0.4))
+_NODE = st.sampled_from(("n1", "n2"))
+
+
+def drawn_worker(draw: st.DrawFn, name: str) -> Worker:
+    started = draw(_STARTED)
+    status = draw(_STATUS)
     if not started and status is Status.ACTIVE:
         status = Status.INACTIVE
-    role = draw(st.sampled_from(Role))
+    role = draw(_ROLE)
     return worker(
         name,
         role if status is not Status.INACTIVE else Role.INACTIVE,
-        draw(st.sampled_from(Zone)),
+        draw(_ZONE),
         status=status,
         started=started,
-        must_leave=draw(st.sampled_from((False, False, False, True))),
+        must_leave=draw(_MUST_LEAVE),
         leave_s=None,
-        risk=draw(st.sampled_from((0.0, 0.2, 0.4))),
-        node=draw(st.sampled_from(("n1", "n2"))),
+        risk=draw(_RISK),
+        node=draw(_NODE),
     )
 
 
@@ -81,13 +89,15 @@ def cases(draw: st.DrawFn, max_workers: int = 16, modes: tuple[tuple[Role, ...],
     """Free workers take a role out of one entry of `modes`."""
     allowed = draw(st.sampled_from(modes))
     size = draw(st.integers(0, max_workers))
-    state = ClusterState(workers=tuple(draw(workers(f"w{i}")) for i in range(size)), epoch=draw(st.integers(0, 3)))
+    workers = tuple(drawn_worker(draw, f"w{i}") for i in range(size))
+    state = ClusterState(workers=workers, epoch=draw(st.integers(0, 3)))
     groups = group_workers(state, by_node=draw(st.booleans()), by_risk=draw(st.booleans()))
     assignment: Counter[tuple[str, Role]] = Counter()
     for entry in groups:
         targets = [role for role in entry.group.targets if role in allowed] or entry.group.targets
+        target = st.sampled_from(targets)
         for _ in range(entry.group.size):
-            assignment[entry.group.id, draw(st.sampled_from(targets))] += 1
+            assignment[entry.group.id, draw(target)] += 1
     return Case(state=state, groups=groups, assignment=assignment)
 
 

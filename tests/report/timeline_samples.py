@@ -66,23 +66,30 @@ def small_log() -> Log:
     )
 
 
+# Made once: to make a strategy takes as long as to draw from it.
+_STEP_S = st.sampled_from((0.0, 0.0, 0.1, 1.0, 7.3))
+_NAMES = tuple(f"node-{i}/0" for i in range(4))
+_NAME, _ZONE, _ROLE, _STATUS = (st.sampled_from(values) for values in (_NAMES, Zone, Role, Status))
+_GPUS, _FATE = st.integers(1, 4), st.integers(0, 3)
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[Log, float]:
     """A log and its horizon: workers that come, change at any moment, several times at one instant, go and return."""
-    fixed = {f"node-{i}/0": (draw(st.sampled_from(Zone)), draw(st.integers(1, 4))) for i in range(4)}
+    fixed = {name: (draw(_ZONE), draw(_GPUS)) for name in _NAMES}
     there: set[str] = set()
     records: list[Record] = []
     at_s = 0.0
     for _ in range(draw(st.integers(0, 25))):
-        at_s += draw(st.sampled_from((0.0, 0.0, 0.1, 1.0, 7.3)))
-        name = draw(st.sampled_from(sorted(fixed)))
+        at_s += draw(_STEP_S)
+        name = draw(_NAME)
         zone, gpus = fixed[name]
-        if name in there and draw(st.integers(0, 3)) == 0:
+        if name in there and draw(_FATE) == 0:
             there.discard(name)
             records.append(gone(at_s, name))
             continue
         there.add(name)
-        records.append(worker(at_s, name, zone, draw(st.sampled_from(Role)), draw(st.sampled_from(Status)), gpus=gpus))
+        records.append(worker(at_s, name, zone, draw(_ROLE), draw(_STATUS), gpus=gpus))
     return tuple(records), at_s + draw(st.sampled_from((0.5, 10.0)))
 
 

@@ -12,7 +12,11 @@ from pearl.scenario.schema import scenario_schema
 from tests.scenario.cases import TEXT, small_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
-VALIDATOR = Draft202012Validator(scenario_schema())
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(scenario_schema())
 
 
 def test_the_page_is_up_to_date():
@@ -41,8 +45,8 @@ def test_the_schema_is_a_schema():
 
 
 @pytest.mark.parametrize("name", sorted(shipped_scenarios()))
-def test_shipped_scenarios_meet_the_schema(name: str):
-    VALIDATOR.validate(yaml.safe_load(shipped_scenarios()[name].read_text(encoding="utf-8")))
+def test_shipped_scenarios_meet_the_schema(validator: Draft202012Validator, name: str):
+    validator.validate(yaml.safe_load(shipped_scenarios()[name].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,6 @@ def test_shipped_scenarios_meet_the_schema(name: str):
         ("reclaim_probability: 5%", "reclaim_probability: 5"),
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(old: str, new: str):
-    assert VALIDATOR.is_valid(yaml.safe_load(TEXT))
-    assert not VALIDATOR.is_valid(yaml.safe_load(small_text((old, new))))
+def test_the_schema_refuses_what_the_reader_refuses(validator: Draft202012Validator, old: str, new: str):
+    assert validator.is_valid(yaml.safe_load(TEXT))
+    assert not validator.is_valid(yaml.safe_load(small_text((old, new))))

@@ -13,19 +13,25 @@ from tests.scenario.cases import ENGINE, small
 STATE = small().state
 
 
+ROLES, ZONES, KINDS = st.sampled_from(Role), st.sampled_from(Zone), st.sampled_from(EventKind)
+WITHIN_S = st.none() | st.floats(0, 60)
+NAMES = st.lists(st.sampled_from([f"n/{i}" for i in range(8)]), unique=True)
+"""Made once: to make a strategy takes as long as to draw from it."""
+
+
 @st.composite
 def states(draw: st.DrawFn) -> ClusterState:
     def worker(index: int) -> Worker:
         leaving = draw(st.booleans())
-        role = draw(st.sampled_from(Role))
+        role = draw(ROLES)
         return Worker(
             id=f"n/{index}",
             node="n",
-            zone=draw(st.sampled_from(Zone)),
+            zone=draw(ZONES),
             role=role,
             status=Status.INACTIVE if role is Role.INACTIVE else Status.ACTIVE,
             must_leave=leaving,
-            leave_within_s=draw(st.none() | st.floats(0, 60)) if leaving else None,
+            leave_within_s=draw(WITHIN_S) if leaving else None,
         )
 
     return ClusterState(workers=tuple(worker(i) for i in range(draw(st.integers(0, 6)))), epoch=draw(st.integers(0, 9)))
@@ -37,9 +43,9 @@ def events(draw: st.DrawFn) -> Event:
         id="new/0", node="new", zone=Zone.PREEMPTIBLE, role=Role.INACTIVE, status=Status.INACTIVE, started=False
     )
     return Event(
-        kind=draw(st.sampled_from(EventKind)),
-        workers=tuple(draw(st.lists(st.sampled_from([f"n/{i}" for i in range(8)]), unique=True))),
-        within_s=draw(st.none() | st.floats(0, 60)),
+        kind=draw(KINDS),
+        workers=tuple(draw(NAMES)),
+        within_s=draw(WITHIN_S),
         added=(new,) if draw(st.booleans()) else (),
     )
 

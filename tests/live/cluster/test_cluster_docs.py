@@ -12,7 +12,11 @@ from pearl.live.cluster.schema import cluster_schema
 from tests.live.cluster.test_cluster_load import TEXT
 
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
-VALIDATOR = Draft202012Validator(cluster_schema())
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(cluster_schema())
 
 
 def test_the_page_is_up_to_date():
@@ -37,13 +41,13 @@ def test_a_page_without_a_place_for_the_reference_is_refused():
 
 
 @pytest.mark.parametrize("name", sorted(builtin_clusters()))
-def test_built_in_clusters_meet_the_schema(name: str):
-    VALIDATOR.validate(yaml.safe_load(builtin_clusters()[name].read_text(encoding="utf-8")))
+def test_built_in_clusters_meet_the_schema(validator: Draft202012Validator, name: str):
+    validator.validate(yaml.safe_load(builtin_clusters()[name].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("64 MiB", "64"), ("device: cpu", "device: tpu"), ("workers: 2", "workers: 0"), ("drain", "drein")]
 )
-def test_the_schema_refuses_what_the_reader_refuses(old: str, new: str):
-    assert VALIDATOR.is_valid(yaml.safe_load(TEXT))
-    assert not VALIDATOR.is_valid(yaml.safe_load(TEXT.replace(old, new)))
+def test_the_schema_refuses_what_the_reader_refuses(validator: Draft202012Validator, old: str, new: str):
+    assert validator.is_valid(yaml.safe_load(TEXT))
+    assert not validator.is_valid(yaml.safe_load(TEXT.replace(old, new)))
