@@ -78,7 +78,7 @@ def test_what_does_not_hold(args: list[str], message: str, capsys: pytest.Captur
 
 
 def test_a_full_disk_behind_standard_output_is_no_fault_of_ours(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pearl", "serve", "--cluster", "demo-cpu", "--dry-run"]
+    command = [sys.executable, "-m", "pearl", "policy", "list"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (1, "error: cannot write: No space left on device\n")
