@@ -179,6 +179,13 @@ def test_both_models_ran_on_gpus_of_80_gb() -> None:
     assert load_model("qwen3-30b-a3b").engine.kv_decode_tokens == load_profile("qwen3-30b-a3b-h100").kv_decode_tokens
 
 
+def test_the_larger_model_has_the_trajectories_fitted_for_the_smaller_but_for_turns_and_answers() -> None:
+    large, small = load_model("qwen3-30b-a3b").workload, load_model("qwen3-8b").workload
+    shared = replace(large, turns=small.turns, output_tokens=small.output_tokens)
+    assert shared == small
+    assert replace(large.turns, mean=0) == replace(small.turns, mean=0)
+
+
 def test_only_contenders_get_more_batches_and_the_best_of_all_is_one() -> None:
     world = load_model("qwen3-8b")
     found = select(SelectionKey(model="qwen3-8b", workers=4, batches=3))
