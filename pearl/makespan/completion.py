@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pearl.makespan.cycle import Cycle
+from pearl.makespan.product import product
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 
@@ -51,7 +52,7 @@ def completions_s(stages: Stages, rates: Rates, *, every: int = 1) -> Floats:
     """Completion of every so-manieth representative trajectory, shape (trajectories, configurations)."""
     amounts = np.concatenate((stages.counts, stages.new_by_trajectory, stages.output_by_trajectory), axis=1)[::every]
     costs = np.concatenate((rates.turn_s, rates.new_token_s, rates.output_token_s), axis=0)
-    result: Floats = amounts @ costs + stages.environment_by_trajectory[::every].sum(axis=1)[:, None]
+    result: Floats = product(amounts, costs) + stages.environment_by_trajectory[::every].sum(axis=1)[:, None]
     return result
 
 
@@ -74,7 +75,7 @@ def expected_last_s(completions: Floats, trajectories: int) -> Floats:
     """
     size = completions.shape[0]
     ordered = np.sort(completions, axis=0)
-    last: Floats = last_weights(size, min(trajectories, size)) @ ordered
+    last: Floats = product(last_weights(size, min(trajectories, size))[None, :], ordered)[0]
     if trajectories <= size:
         return last
     excess = ordered[-TAIL_POINTS:].mean(axis=0) - ordered[-TAIL_POINTS - 1]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pearl.core.cluster import Counts, Mode
 from pearl.core.decision import PathTimes
@@ -33,14 +32,14 @@ from pearl.makespan.completion import (
 from pearl.makespan.cycle import Cycle
 from pearl.makespan.disaggregated import DisaggregatedNetwork
 from pearl.makespan.ladder import LARGEST_EXACT_POOL, between_rungs, every_pair, ladder, ladder_pairs
+from pearl.makespan.memo import Integers, Memo
+from pearl.makespan.protocol import TablesFor
 from pearl.makespan.sample import Floats, Sample, representative_trajectories
 from pearl.makespan.stages import Stages, stages_of
 from pearl.makespan.table import column_ms, to_ms, unserved
 
 SAMPLE_SIZE = 512
 """Representative trajectories: the last of a batch is read from the sample's tail, which 256 leave 5 % noisier."""
-
-Integers = NDArray[np.int_]
 
 
 class Network:
@@ -54,24 +53,11 @@ class Network:
         Up to LARGEST_EXACT_POOL workers every pair is exact; beyond, a geometric ladder of pairs stands for them. The
         prefill column has as many decode workers as there are at all, and the other way round.
         """
-        batch = _Batch(workload, engine)
-        exact = workers <= LARGEST_EXACT_POOL
-        rungs = np.arange(1, workers + 1) if exact else ladder(workers)
-        pairs = every_pair(workers) if exact else ladder_pairs(rungs, workers)
-        full = np.full_like(rungs, workers)
-        prefill = np.concatenate((pairs[0], rungs, full))
-        decode = np.concatenate((pairs[1], full, rungs))
-        seconds = batch.disaggregated(prefill, decode).makespan_s
-        of_pairs, of_prefill, of_decode = np.split(seconds, [pairs[0].size, pairs[0].size + rungs.size])
-        return MakespanTables(
-            colocated_ms=column_ms(
-                between_rungs(rungs, batch.colocated(rungs).makespan_s, workers), holds=batch.fits_colocated
-            ),
-            prefill_ms=column_ms(between_rungs(rungs, of_prefill, workers), holds=batch.fits_colocated),
-            decode_ms=column_ms(between_rungs(rungs, of_decode, workers), holds=batch.fits_decode),
-            pairs=_pair_rungs(pairs, of_pairs) if batch.fits_colocated and batch.fits_decode else (),
-            exact_pairs=exact,
-        )
+        return self.tables_for(workload, engine)(workers)
+
+    def tables_for(self, workload: Workload, engine: EngineProfile) -> TablesFor:
+        """Tables by number of workers: a pair that one pool has in common with the next is computed once."""
+        return _Batch(workload, engine).tables
 
     def paths(self, workload: Workload, engine: EngineProfile, counts: Counts) -> PathTimes:
         """Parts of the makespan of one configuration, in seconds: those of the last trajectory, which add up to it."""
@@ -105,6 +91,28 @@ class _Batch:
         longest = float(self.stages.final_tokens.max())
         self.fits_colocated = longest <= engine.kv_colocated_tokens
         self.fits_decode = longest <= engine.kv_decode_tokens
+
+        self._colocated_s = Memo(lambda workers: self.colocated(workers).makespan_s)
+        self._disaggregated_s = Memo(lambda prefill, decode: self.disaggregated(prefill, decode).makespan_s)
+
+    def tables(self, workers: int) -> MakespanTables:
+        """Makespans for every count up to `workers`."""
+        exact = workers <= LARGEST_EXACT_POOL
+        rungs = np.arange(1, workers + 1) if exact else ladder(workers)
+        pairs = every_pair(workers) if exact else ladder_pairs(rungs, workers)
+        full = np.full_like(rungs, workers)
+        seconds = self._disaggregated_s(
+            np.concatenate((pairs[0], rungs, full)), np.concatenate((pairs[1], full, rungs))
+        )
+        of_pairs, of_prefill, of_decode = np.split(seconds, [pairs[0].size, pairs[0].size + rungs.size])
+        holds = self.fits_colocated
+        return MakespanTables(
+            colocated_ms=column_ms(between_rungs(rungs, self._colocated_s(rungs), workers), holds=holds),
+            prefill_ms=column_ms(between_rungs(rungs, of_prefill, workers), holds=holds),
+            decode_ms=column_ms(between_rungs(rungs, of_decode, workers), holds=self.fits_decode),
+            pairs=_pair_rungs(pairs, of_pairs) if holds and self.fits_decode else (),
+            exact_pairs=exact,
+        )
 
     @property
     def whole(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from pearl.core.cluster import Counts
 from pearl.core.decision import PathTimes
@@ -22,4 +23,17 @@ class Predictor(Protocol):
 
     def paths(self, workload: Workload, engine: EngineProfile, counts: Counts) -> PathTimes:
         """Parts of the makespan of one configuration, in seconds; its makespan agrees with `tables` to the ms."""
+        ...
+
+
+TablesFor = Callable[[int], MakespanTables]
+"""Tables of one pair of profiles, by number of workers."""
+
+
+@runtime_checkable
+class SharingPredictor(Predictor, Protocol):
+    """A predictor whose tables of one pool have much in common with those of the next."""
+
+    def tables_for(self, workload: Workload, engine: EngineProfile) -> TablesFor:
+        """`tables` by number of workers; what they have in common is computed once."""
         ...
