@@ -6,7 +6,7 @@ worker that serves has its engine in the pool. Whatever leaves is evacuated firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -20,10 +20,10 @@ from pearl.planning.kinds import same_effect, transition_of
 from pearl.planning.program import Program
 from pearl.sim.engine import Engine
 from pearl.sim.events import ARRIVAL, EventQueue
-from pearl.sim.log import Happening, Record
+from pearl.sim.log import Happening
 from pearl.sim.pool import Pool
+from pearl.sim.roster import Roster
 from pearl.sim.seat import Seat, duration_s, refusal
-from pearl.sim.usage import UsageMeter
 
 
 class SimCluster:
@@ -40,17 +40,16 @@ class SimCluster:
         listener: Callable[[Event], None],
         telemetry: Callable[[TransitionRecord], None] | None = None,
     ) -> None:
-        self.usage = UsageMeter()
-        self.log: list[Record] = []
+        self._roster = Roster(epoch=state.epoch, queue=queue)
+        self.usage = self._roster.usage
+        self.log = self._roster.log
         self._profile = profile
         self._costs = costs
         self._pool = pool
         self._queue = queue
         self._listener = listener
         self._telemetry = telemetry
-        self._epoch = state.epoch
-        self._state: ClusterState | None = None
-        self._seats: dict[str, Seat] = {}
+        self._seats = self._roster.seats
         self._reclaimed: set[str] = set()
         self._groups: list[AdmitGroup] = []
         self._program: Program[Step] = Program(self._begin, lambda step: step)
@@ -65,10 +64,7 @@ class SimCluster:
     @property
     def state(self) -> ClusterState:
         """The GPU–worker–role state as it is now."""
-        if self._state is None:
-            workers = tuple(seat.worker for seat in self._seats.values())
-            self._state = ClusterState(workers=workers, epoch=self._epoch)
-        return self._state
+        return self._roster.state
 
     @property
     def in_transition(self) -> bool:
@@ -127,17 +123,17 @@ class SimCluster:
             if worker.id not in before.by_id:
                 self._seat(worker)
             elif worker != before.by_id[worker.id]:
-                self._put(self._seats[worker.id], worker)
+                self._roster.put(self._seats[worker.id], worker)
                 self._serve_if_staying(self._seats[worker.id])
         if event.within_s is not None and event.kind in (EventKind.RECLAIM_NOTICE, EventKind.TRAINING_STARTED):
             self._queue.at(self._queue.now_s + event.within_s, ARRIVAL, self._deadline, event)
         if event.kind is EventKind.BATCH_STARTED:
             self._borrowing = self.state.counts.borrowed > 0
-        self._record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
+        self._roster.record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
         self._listener(event)
 
     def _deadline(self, event: Event) -> None:
-        late = [seat for seat in self._named(event) if seat.worker.must_leave]
+        late = [seat for seat in self._roster.named(event) if seat.worker.must_leave]
         if event.kind is EventKind.RECLAIM_NOTICE and late:
             lost = tuple(seat.worker.id for seat in late)
             self.happen(Event(kind=EventKind.GPUS_LOST, workers=lost))
@@ -146,17 +142,9 @@ class SimCluster:
             if seat.worker.status is not Status.INACTIVE:
                 self._chain(seat, Return(worker=seat.worker.id, estimated_s=self._costs.return_s))
 
-    def _named(self, event: Event) -> Iterable[Seat]:
-        if event.workers:
-            return [self._seats[worker_id] for worker_id in event.workers if worker_id in self._seats]
-        return [seat for seat in self._seats.values() if seat.worker.zone is Zone.OVERLAP]
-
     def _lose(self, worker_id: str) -> None:
-        seat = self._seats.pop(worker_id)
+        seat = self._roster.remove(worker_id)
         self._reclaimed.discard(worker_id)
-        self._changed()
-        self.usage.remove(self._queue.now_s, worker_id)
-        self._record(Happening.WORKER, worker=worker_id, gone=True)
         self._vacate(seat)
         self._roll_back_groups_of(worker_id)
         self._settle(seat)
@@ -192,22 +180,22 @@ class SimCluster:
         seat.step = step
         seat.awaited = awaited
         seat.began_s = self._queue.now_s
-        self._record(Happening.STEP_BEGAN, step=type(step).__name__, workers=[seat.worker.id])
+        self._roster.record(Happening.STEP_BEGAN, step=type(step).__name__, workers=[seat.worker.id])
         match step:
             case Drain():
                 self._begin_drain(seat, step)
             case ChangeRole():
                 self._vacate(seat)
-                self._put(seat, replace(seat.worker, role=step.after, status=Status.TRANSITIONING))
+                self._roster.put(seat, replace(seat.worker, role=step.after, status=Status.TRANSITIONING))
             case Activate() | Borrow():
                 self._borrowing |= isinstance(step, Borrow)
-                self._put(seat, replace(seat.worker, role=step.role, status=Status.TRANSITIONING))
+                self._roster.put(seat, replace(seat.worker, role=step.role, status=Status.TRANSITIONING))
             case Deactivate() | Return() | Stop():
                 self._vacate(seat)
                 self._roll_back_groups_of(seat.worker.id)
-                self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.TRANSITIONING))
+                self._roster.put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.TRANSITIONING))
             case Start():
-                self._put(seat, advance(seat.worker, step))
+                self._roster.put(seat, advance(seat.worker, step))
             case AdmitGroup():
                 raise AssertionError("a group has no seat of its own")
             case _:
@@ -218,7 +206,7 @@ class SimCluster:
 
     def _begin_drain(self, seat: Seat, step: Drain) -> None:
         """Stop dispatch; turns that end within the time end here, the others go on elsewhere."""
-        self._put(seat, advance(seat.worker, step))
+        self._roster.put(seat, advance(seat.worker, step))
         if seat.engine is not None:
             self._pool.remove(seat.engine)
 
@@ -233,9 +221,9 @@ class SimCluster:
                 seat.up = True
             case Stop():
                 seat.up = False
-                self._put(seat, advance(seat.worker, step))
+                self._roster.put(seat, advance(seat.worker, step))
             case _:
-                self._put(seat, advance(seat.worker, step))
+                self._roster.put(seat, advance(seat.worker, step))
                 self._serve_if_staying(seat)
         self._step_ended(step, seat.began_s)
         self._settle(seat)
@@ -263,7 +251,7 @@ class SimCluster:
         """A worker that was drained for nothing serves on in its role."""
         if not seat.in_limbo or any(seat.worker.id in group.workers for group in self._groups):
             return
-        self._put(seat, replace(seat.worker, status=Status.ACTIVE))
+        self._roster.put(seat, replace(seat.worker, status=Status.ACTIVE))
         if seat.engine is not None:
             self._pool.add(seat.engine)
         self._serve(seat)
@@ -290,7 +278,7 @@ class SimCluster:
 
     def _admit_ready_groups(self) -> None:
         for group in self._groups[:]:
-            seats = self._members(group)
+            seats = self._roster.present(group.workers)
             if len(seats) == len(group.workers) and all(seat.up and seat.step is None for seat in seats):
                 for seat in seats:
                     seat.step = group
@@ -300,14 +288,14 @@ class SimCluster:
         if group not in self._groups:
             return
         self._groups.remove(group)
-        for seat in self._members(group):
+        for seat in self._roster.present(group.workers):
             seat.step = None
-            self._put(seat, advance(seat.worker, group))
+            self._roster.put(seat, advance(seat.worker, group))
             self._serve_if_staying(seat)
         self._step_ended(group, self._queue.now_s - duration_s(group, self._costs))
         self._program.ended()
         self._admit_ready_groups()
-        for seat in self._members(group):
+        for seat in self._roster.present(group.workers):
             self._take_next(seat)
 
     def _roll_back(self, group: AdmitGroup, why: str) -> None:
@@ -315,21 +303,18 @@ class SimCluster:
         if group in self._groups:
             self._groups.remove(group)
             self._program.ended()
-        for seat in self._members(group):
+        for seat in self._roster.present(group.workers):
             if seat.step is group:
                 seat.step = None
             if seat.worker.status is Status.TRANSITIONING and seat.engine is None:
-                self._put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.INACTIVE))
+                self._roster.put(seat, replace(seat.worker, role=Role.INACTIVE, status=Status.INACTIVE))
                 self._take_next(seat)
-        self._record(Happening.GROUP_ROLLED_BACK, workers=list(group.workers), because=why)
+        self._roster.record(Happening.GROUP_ROLLED_BACK, workers=list(group.workers), because=why)
         self._admit_ready_groups()
 
     def _roll_back_groups_of(self, worker_id: str) -> None:
         for group in [group for group in self._groups if worker_id in group.workers]:
             self._roll_back(group, f"{worker_id} leaves")
-
-    def _members(self, group: AdmitGroup) -> list[Seat]:
-        return [self._seats[worker_id] for worker_id in group.workers if worker_id in self._seats]
 
     # -- seats -----------------------------------------------------------------------------------------------------
 
@@ -339,26 +324,12 @@ class SimCluster:
             role = worker.role if worker.started else Role.INACTIVE
             worker = replace(worker, role=role, status=Status.INACTIVE if role is Role.INACTIVE else Status.ACTIVE)
         seat = Seat(worker=worker, up=worker.started)
-        self._seats[worker.id] = seat
-        self._put(seat, worker)
+        self._roster.add(seat)
         self._serve(seat)
         if worker.must_leave and worker.leave_within_s is not None:
             kind = EventKind.TRAINING_STARTED if worker.zone is Zone.OVERLAP else EventKind.RECLAIM_NOTICE
             notice = Event(kind=kind, workers=(worker.id,), within_s=worker.leave_within_s)
             self._queue.at(self._queue.now_s + worker.leave_within_s, ARRIVAL, self._deadline, notice)
-
-    def _put(self, seat: Seat, worker: Worker) -> None:
-        seat.worker = worker
-        self._changed()
-        self.usage.put(self._queue.now_s, worker)
-        self._record(
-            Happening.WORKER,
-            worker=worker.id,
-            zone=worker.zone.value,
-            role=worker.role.value,
-            status=worker.status.value,
-            gpus=worker.gpus,
-        )
 
     def _serve(self, seat: Seat) -> None:
         """Put a new engine into the pool, if the worker serves by now and has none there."""
@@ -388,31 +359,20 @@ class SimCluster:
 
     def _check_overlap(self) -> None:
         waiter = self._overlap_waiter
-        if waiter is None:
-            return
-        overlap = (seat for seat in self._seats.values() if seat.worker.zone is Zone.OVERLAP)
-        if all(seat.worker.status is Status.INACTIVE for seat in overlap):
+        if waiter is not None and self._roster.overlap_is_free:
             self._overlap_waiter = None
             waiter()
 
-    def _changed(self) -> None:
-        self._epoch += 1
-        self._state = None
-
     def _drop(self, step: Step, why: str) -> bool:
-        self._record(Happening.STEP_DROPPED, step=type(step).__name__, workers=list(touched(step)), because=why)
+        self._roster.record(Happening.STEP_DROPPED, step=type(step).__name__, workers=list(touched(step)), because=why)
         return False
 
     def _step_ended(self, step: Step, began_s: float) -> None:
         now_s, workers = self._queue.now_s, touched(step)
-        self._record(Happening.STEP_ENDED, step=type(step).__name__, workers=list(workers))
+        self._roster.record(Happening.STEP_ENDED, step=type(step).__name__, workers=list(workers))
         if self._telemetry is not None:
             kind = transition_of(step)
             seconds = now_s - began_s
             self._telemetry(
                 TransitionRecord(kind=kind, seconds=seconds, at_s=now_s, borrowing=self._borrowing, workers=workers)
             )
-
-    def _record(self, what: Happening, **data: object) -> None:
-        facts: Mapping[str, object] = data
-        self.log.append(Record(at_s=self._queue.now_s, what=what, data=facts))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
 from typing import Protocol
 
 from pearl.core.cluster import Role
 from pearl.core.engine import EngineProfile
+from pearl.sim.decoding import DecodeBatch
 from pearl.sim.events import ARRIVAL, STEP_END, WAKE, EventQueue
 from pearl.sim.kvcache import KvCache, kv_capacity
 from pearl.sim.link import KvLink
@@ -65,10 +65,8 @@ class Engine:
         self._held: dict[Session, None] = {}
         self._pulling: dict[Session, None] = {}
         self._ready: list[Session] = []
-        self._running: dict[Session, int] = {}
-        self._finishes: list[tuple[int, int, Session]] = []
-        self._step = 0
-        self._running_kv_tokens = 0
+        self._decoding = DecodeBatch()
+        self._running = self._decoding.ends
         self._chunks: Sequence[tuple[Session, int]] = ()
         self._stretch = Stretch()
         self._planned_steps = 0
@@ -79,6 +77,8 @@ class Engine:
         self._plan_id = 0
         self._planning = False
         """Whether a plan is due at this instant anyway."""
+        self._cut = False
+        """Whether the stretch under way ends at its next step boundary already."""
 
     def submit(self, session: Session, *, source: Engine | None = None) -> None:
         """Queue a turn: to prefill here, or to pull its KV from `source` and decode here."""
@@ -111,7 +111,7 @@ class Engine:
 
     def tokens_ahead(self, session: Session) -> int:
         """Tokens that a session has put out here since its own counts were last brought up to date."""
-        return self._step + self._steps_over() - session.joined_step if session in self._running else 0
+        return self._decoding.step + self._steps_over() - session.joined_step if session in self._running else 0
 
     # -- giving sessions up ----------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Engine:
         self._abort_step()
         running = list(self._running)
         for session in running:
-            self._leave_batch(session)
+            self._decoding.leave(session)
         for session in (*running, *self._ready, *self._held):
             self.cache.park(session.index, session.context_tokens - 1)
         for session in self._prefilling:
@@ -142,7 +142,7 @@ class Engine:
             queued=[session for session in self._waiting if session.source is None],
             handed=[*pulling, *(session for session in self._waiting if session.source is not None)],
         )
-        for group in (self._ready, self._prefilling, self._held, self._waiting, self._finishes):
+        for group in (self._ready, self._prefilling, self._held, self._waiting):
             group.clear()
         return given_up
 
@@ -158,11 +158,11 @@ class Engine:
             return
         elapsed_s = self._queue.now_s - self._planned_at_s
         if self._chunks:
-            share = elapsed_s / sum(self._parts_s) if sum(self._parts_s) else 0.0
-            self._count_mixed_time(elapsed_s, share * self._parts_s[0], share * self._parts_s[1])
+            prefill_s, decode_s = self._parts_s
+            share = elapsed_s / (prefill_s + decode_s) if prefill_s + decode_s else 0.0
+            self._account(0, elapsed_s, share * prefill_s, share * decode_s)
         else:
-            self._count_decode_time(elapsed_s)
-            self._advance_batch(self._steps_over())
+            self._account(self._steps_over(), elapsed_s, 0.0, elapsed_s)
         self._planned_steps = 0
         self._plan_id += 1
         self._chunks = ()
@@ -176,9 +176,9 @@ class Engine:
         if self._planned_steps == 0:
             self._planning = True
             self._queue.at(self._queue.now_s, WAKE, self._wake)
-        elif self._planned_steps > 1:
-            elapsed_s = self._queue.now_s - self._planned_at_s
-            steps = self._stretch.steps_until(elapsed_s) or 1
+        elif self._planned_steps > 1 and not self._cut:
+            self._cut = True
+            steps = self._stretch.steps_until(self._queue.now_s - self._planned_at_s) or 1
             if steps < self._planned_steps:
                 self._schedule(steps, self._stretch.seconds(steps))
 
@@ -191,21 +191,20 @@ class Engine:
             self._planning = True
             self._queue.at(self._paused_until_s, WAKE, self._wake)
             return
-        self._planning = False
+        self._planning = self._cut = False
         self._planned_at_s = now_s
         if self._ready:
             self._join_ready()
-        while self.cache.free_tokens < len(self._running):
+        running, cache = self._running, self.cache
+        while cache.free_tokens < len(running):
             self._preempt()
-        if self._waiting or self._prefilling:
-            self._chunks = self._next_chunks()
-        if self._chunks:
+        if (self._waiting or self._prefilling) and (chunks := self._next_chunks()):
+            self._chunks = chunks
             self._schedule(1, self._mixed_step_s())
-        elif batch := len(self._running):
-            stretch = self._stretch
-            stretch.restart(self.profile.decode, batch, self._running_kv_tokens + batch)
-            to_finish, to_full = self._next_finish() - self._step, self.cache.free_tokens // batch
-            steps = to_finish if to_finish < to_full else to_full
+        elif batch := len(running):
+            decoding, stretch = self._decoding, self._stretch
+            stretch.restart(self.profile.decode, batch, decoding.kv_tokens + batch)
+            steps = min(decoding.steps_left(), cache.free_tokens // batch)
             self._schedule(steps, stretch.seconds(steps))
 
     def _schedule(self, steps: int, seconds: float) -> None:
@@ -262,7 +261,7 @@ class Engine:
             self._drop_prefill(session)
         else:
             session = next(reversed(self._running))
-            self._leave_batch(session)
+            self._decoding.leave(session)
             self.cache.park(session.index, session.context_tokens - 1)
         session.source = None
         session.recomputing = True
@@ -282,8 +281,10 @@ class Engine:
         """Time of a step with prefill chunks."""
         batch = len(self._running)
         chunks = [(tokens, session.prefilled_tokens) for session, tokens in self._chunks]
-        self._parts_s = step_parts_s(self.profile, chunks, batch, self._running_kv_tokens + batch)
-        return sum(self._parts_s)
+        self._parts_s = prefill_s, decode_s = step_parts_s(
+            self.profile, chunks, batch, self._decoding.kv_tokens + batch
+        )
+        return prefill_s + decode_s
 
     def _end_step(self, plan_id: int) -> None:
         if plan_id != self._plan_id:
@@ -291,44 +292,28 @@ class Engine:
         self._planning = True
         steps, self._planned_steps = self._planned_steps, 0
         elapsed_s = self._queue.now_s - self._planned_at_s
-        if self._chunks:
-            self._end_mixed_step(elapsed_s)
+        if chunks := self._chunks:
+            self._chunks = ()
+            prefill_s, decode_s = self._parts_s
+            self._account(steps, elapsed_s, prefill_s, decode_s)
+            self._end_chunks(chunks)
         else:
-            self._count_decode_time(elapsed_s)
-            self._advance_batch(steps)
+            self._account(steps, elapsed_s, 0.0, elapsed_s)
         self._plan()
 
-    def _end_mixed_step(self, elapsed_s: float) -> None:
-        chunks, self._chunks = self._chunks, ()
-        self._count_mixed_time(elapsed_s, *self._parts_s)
-        if self._running:
-            self._advance_batch(1)
-        self._end_chunks(chunks)
-
-    def _count_decode_time(self, busy_s: float) -> None:
-        tally = self.tally
-        tally.busy_s[self.role] += busy_s
-        tally.decode_s += busy_s
-
-    def _count_mixed_time(self, busy_s: float, prefill_s: float, decode_s: float) -> None:
+    def _account(self, steps: int, busy_s: float, prefill_s: float, decode_s: float) -> None:
+        """Count the time, and give every decoding sequence its tokens."""
         tally = self.tally
         tally.busy_s[self.role] += busy_s
         tally.prefill_s += prefill_s
         tally.decode_s += decode_s
-
-    def _advance_batch(self, steps: int) -> None:
-        tokens = steps * len(self._running)
-        self._step = step = self._step + steps
-        self._running_kv_tokens += tokens
-        self.cache.grow(tokens)
-        tally = self.tally
-        tally.decode_steps += steps
-        tally.output_tokens += tokens
-        finishes = self._finishes
-        while finishes and finishes[0][0] <= step:
-            finish, _, session = heappop(finishes)
-            if self._running.get(session) == finish:
-                self._leave_batch(session)
+        if batch := len(self._running):
+            tokens = steps * batch
+            tally.decode_steps += steps
+            tally.output_tokens += tokens
+            finished = self._decoding.advance(steps)
+            self.cache.grow(tokens)
+            for session in finished:
                 self._finish(session)
 
     def _end_chunks(self, chunks: Sequence[tuple[Session, int]]) -> None:
@@ -360,8 +345,6 @@ class Engine:
         session.server = None
         self._hooks.turn_done(self, session)
 
-    # -- the decode batch ------------------------------------------------------------------------------------------
-
     def _join_ready(self) -> None:
         for session in self._ready:
             self._join_batch(session)
@@ -369,26 +352,7 @@ class Engine:
 
     def _join_batch(self, session: Session) -> None:
         session.enter(DECODE, self._queue.now_s)
-        finish = self._step + session.remaining_tokens
-        session.joined_step = self._step
-        self._running[session] = finish
-        self._running_kv_tokens += session.context_tokens - 1
-        heappush(self._finishes, (finish, session.index, session))
-
-    def _leave_batch(self, session: Session) -> None:
-        done = self._step - session.joined_step
-        session.context_tokens += done
-        session.remaining_tokens -= done
-        del self._running[session]
-        self._running_kv_tokens -= session.context_tokens - 1
-
-    def _next_finish(self) -> int:
-        finishes, running = self._finishes, self._running
-        while True:
-            finish, _, session = finishes[0]
-            if running.get(session) == finish:
-                return finish
-            heappop(finishes)
+        self._decoding.join(session)
 
     # -- KV hand-over ----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any, Final
 
 ARRIVAL: Final = 0
@@ -23,13 +22,14 @@ class EventQueue:
     def __init__(self) -> None:
         self.now_s = 0.0
         self._heap: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
-        self._sequence = count()
+        self._sequence = 0
 
     def at(self, time_s: float, priority: int, action: Callable[[Any], None], argument: Any = None) -> None:
         """Run `action(argument)` at `time_s`, which must not lie in the past."""
         if time_s < self.now_s:
             raise ValueError(f"event at {time_s} s lies before now ({self.now_s} s)")
-        heappush(self._heap, (time_s, priority, next(self._sequence), action, argument))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (time_s, priority, sequence, action, argument))
 
     def run(self, *, until_s: float = math.inf) -> None:
         """Handle every event up to and including `until_s`; the clock then stands there, if it is finite."""

@@ -19,13 +19,14 @@ preempted again one step later."""
 class KvCache:
     """Invariant: 0 ≤ pinned and pinned + idle ≤ capacity, all in tokens."""
 
-    __slots__ = ("_idle", "capacity_tokens", "free_tokens", "idle_tokens")
+    __slots__ = ("_idle", "_watermark_tokens", "capacity_tokens", "free_tokens", "idle_tokens")
 
     def __init__(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
         self.free_tokens = capacity_tokens
         """Tokens that running sequences may still grow by, at the idle prefixes' cost: those that are not pinned."""
         self.idle_tokens = 0
+        self._watermark_tokens = capacity_tokens * WATERMARK
         self._idle: OrderedDict[int, int] = OrderedDict()
 
     @property
@@ -36,7 +37,7 @@ class KvCache:
     def admits(self, tokens: int) -> bool:
         """Whether a sequence of `tokens` may start; an empty engine takes whatever fits at all."""
         left = self.free_tokens - tokens
-        return left >= self.capacity_tokens * WATERMARK or (left >= 0 and self.free_tokens == self.capacity_tokens)
+        return left >= self._watermark_tokens or (left >= 0 and self.free_tokens == self.capacity_tokens)
 
     def held(self, key: int) -> int:
         """Tokens of the idle prefix of `key`."""
@@ -51,8 +52,11 @@ class KvCache:
 
     def grow(self, tokens: int) -> None:
         """Pin `tokens` more, evicting idle prefixes from the least recently used one's tail."""
-        self.free_tokens -= tokens
-        excess = self.idle_tokens - self.free_tokens
+        free_tokens = self.free_tokens = self.free_tokens - tokens
+        if self.idle_tokens > free_tokens:
+            self._evict(self.idle_tokens - free_tokens)
+
+    def _evict(self, excess: int) -> None:
         while excess > 0:
             key, idle = next(iter(self._idle.items()))
             taken = min(idle, excess)

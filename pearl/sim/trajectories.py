@@ -28,17 +28,18 @@ def sample(workload: Workload, rng: Random) -> tuple[Trajectory, ...]:
 def sample_one(workload: Workload, rng: Random) -> Trajectory:
     """One trajectory; it ends after its drawn turns, or where its context reaches `max_context_tokens`."""
     turns: list[Turn] = []
-    room, prompts = workload.max_context_tokens, workload.first_prompt_tokens
+    room, prompts, outputs = workload.max_context_tokens, workload.first_prompt_tokens, workload.output_tokens
+    environment = workload.environment_s
     for index in range(_count(workload.turns, rng)):
         prompt = _count(prompts, rng)
-        output = _count(workload.output_tokens, rng)
-        environment_s = max(0.0, workload.environment_s.quantile(rng.random() or 0.5))
+        output = _count(outputs, rng)
+        environment_s = max(0.0, environment.quantile(rng.random() or 0.5))
         if not index:
             prompt, prompts = max(1, min(prompt, room - 1)), workload.new_prompt_tokens
         output = min(output, room - prompt)
         if output < 1 and index:
             break
-        turns.append(Turn(new_prompt_tokens=prompt, output_tokens=max(output, 1), environment_s=environment_s))
+        turns.append(Turn(prompt, max(output, 1), environment_s))
         room -= prompt + output
     return tuple(turns)
 
