@@ -105,8 +105,3 @@ def _solver_report(verdict: Verdict, solver: Solver) -> SolverReport:
         tier_values=values,
         bound=solution.bound,
     )
-
-
-def tier_names(problem: DecisionProblem) -> tuple[str, ...]:
-    """Names of the tiers in solving order, the built-in ones included."""
-    return tuple(priced.tier.name for priced in priced_tiers(problem))

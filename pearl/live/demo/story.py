@@ -99,7 +99,9 @@ class Load:
 
     async def _run(self) -> Outcome:
         async with HttpAnswerer(url=self.system.url, model=self.system.cluster.model.served_name) as answerer:
-            rollout = Rollout(answerer=answerer, environment=self.environment, at_once=AT_ONCE, on_turn=self._answered)
+            rollout = Rollout(
+                answerer=Paced(answerer, self), environment=self.environment, at_once=AT_ONCE, on_turn=self._answered
+            )
             return await rollout.run(self._indices())
 
     def _indices(self) -> Iterator[int]:

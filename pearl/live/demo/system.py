@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -108,14 +107,6 @@ class LiveSystem:
             code = child.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._fail(f"pearl serve has not stopped after {STOP_S:g} s")
-        self._child = None
-        return code
-
-    def interrupt_controller(self) -> int:
-        """SIGTERM; returns its exit code. Its workers live on."""
-        child = self._running()
-        child.send_signal(signal.SIGTERM)
-        code = child.wait(STOP_S)
         self._child = None
         return code
 
