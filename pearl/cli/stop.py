@@ -10,7 +10,7 @@ import click
 
 from pearl.cli import options
 from pearl.cli.controller import controller_options, find_controller
-from pearl.live.client import AdminClient, LateError, NotRunningError
+from pearl.live.client import AdminClient, LateError, NotRunningError, RejectedError
 
 POLL_S = 0.2
 
@@ -45,5 +45,8 @@ def _wait(controller: AdminClient, limit_s: float) -> None:
                 controller.call("GET", "/state", deadline_s=max(until_s - time.monotonic(), POLL_S))
         except NotRunningError:
             return
+        except RejectedError as e:
+            if not e.passing:
+                raise
         time.sleep(POLL_S)
     raise LateError(f"the controller at {controller.url} was told to stop, and still runs after {limit_s:g} s")

@@ -299,6 +299,14 @@ def test_stop_waits_until_the_controller_is_gone(stub: StubController, args: lis
     assert len(stub.calls) == 3
 
 
+def test_stop_waits_while_the_controller_says_that_it_stops(stub: StubController) -> None:
+    """It answers so for as long as an engine takes that is just starting."""
+    stopping = (503, error("stopping", "the controller stops"))
+    stub.answers |= {"POST /stop": (202, {}), "GET /state": lambda _: stopping if len(stub.calls) < 4 else None}
+    assert run(["stop"]) == 0
+    assert len(stub.calls) == 4
+
+
 def test_a_controller_that_does_not_stop(stub: StubController, capsys: pytest.CaptureFixture[str]) -> None:
     stub.answers |= {"POST /stop": (202, {}), "GET /state": (200, STATE)}
     assert run(["stop", "--wait", "0.1"]) == 5
