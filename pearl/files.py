@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from pearl.errors import InputError
@@ -24,7 +25,7 @@ def _write(target: Path, raw: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(raw)
         return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
         partial.write_bytes(raw)
         partial.replace(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     with pytest.raises(KeyboardInterrupt):
         write_whole(path, "new")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_file_do_not_disturb_one_another(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+
+    def write(letter: str) -> None:
+        for _ in range(300):
+            write_whole(path, letter * 1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(write, "abcd"):
+            pass
+    assert path.read_text() in {letter * 1000 for letter in "abcd"}
     assert list(tmp_path.iterdir()) == [path]
 
 
