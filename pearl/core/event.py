@@ -38,17 +38,17 @@ class Event:
     """The workers that `gpus_added` brings: inactive, and not started."""
 
 
-def apply_event(state: ClusterState, event: Event, *, reclaimed: Collection[str] = ()) -> ClusterState:
+def apply_event(state: ClusterState, event: Event, *, leaving: Collection[str] = ()) -> ClusterState:
     """The state after `event`, one epoch later; `state` itself where the event changes nothing.
 
-    Applying an event twice is therefore the same as once, and workers that are already gone are no error. `reclaimed`
-    are under a reclaim notice: neither begin nor end of training changes what they were told.
+    Applying an event twice is therefore the same as once, and workers that are already gone are no error. `leaving`
+    must leave whatever the trainer does: neither begin nor end of training changes what they were told.
     """
-    workers = _workers_after(state, event, reclaimed)
+    workers = _workers_after(state, event, leaving)
     return state if workers == state.workers else state.with_workers(workers)
 
 
-def _workers_after(state: ClusterState, event: Event, reclaimed: Collection[str]) -> tuple[Worker, ...]:
+def _workers_after(state: ClusterState, event: Event, leaving: Collection[str]) -> tuple[Worker, ...]:
     match event.kind:
         case EventKind.GPUS_ADDED:
             return state.workers + tuple(worker for worker in event.added if worker.id not in state.by_id)
@@ -58,9 +58,9 @@ def _workers_after(state: ClusterState, event: Event, reclaimed: Collection[str]
         case EventKind.RECLAIM_NOTICE:
             return _marked(state, frozenset(event.workers), must_leave=True, within_s=event.within_s)
         case EventKind.TRAINING_STARTED:
-            return _marked(state, _overlap(state, event) - set(reclaimed), must_leave=True, within_s=event.within_s)
+            return _marked(state, _overlap(state, event) - set(leaving), must_leave=True, within_s=event.within_s)
         case EventKind.TRAINING_FINISHED:
-            return _marked(state, _overlap(state, event) - set(reclaimed), must_leave=False, within_s=None)
+            return _marked(state, _overlap(state, event) - set(leaving), must_leave=False, within_s=None)
         case EventKind.PROFILE_UPDATED | EventKind.BATCH_STARTED | EventKind.OPERATOR:
             return state.workers
     assert_never(event.kind)

@@ -50,7 +50,7 @@ class SimCluster:
         self._listener = listener
         self._telemetry = telemetry
         self._seats = self._roster.seats
-        self._reclaimed: set[str] = set()
+        self._leaving: set[str] = set()
         self._groups: list[AdmitGroup] = []
         self._program: Program[Step] = Program(self._begin, lambda step: step)
         self._overlap_waiter: Callable[[], None] | None = None
@@ -113,9 +113,9 @@ class SimCluster:
         """
         event = replace(event, at_s=self._queue.now_s)
         before = self.state
-        after = apply_event(before, event, reclaimed=self._reclaimed)
+        after = apply_event(before, event, leaving=self._leaving)
         if event.kind is EventKind.RECLAIM_NOTICE:
-            self._reclaimed |= before.by_id.keys() & frozenset(event.workers)
+            self._leaving |= before.by_id.keys() & frozenset(event.workers)
         for worker in before.workers:
             if worker.id not in after.by_id:
                 self._lose(worker.id)
@@ -144,7 +144,7 @@ class SimCluster:
 
     def _lose(self, worker_id: str) -> None:
         seat = self._roster.remove(worker_id)
-        self._reclaimed.discard(worker_id)
+        self._leaving.discard(worker_id)
         self._vacate(seat)
         self._roll_back_groups_of(worker_id)
         self._settle(seat)

@@ -186,7 +186,7 @@ class _Replay:
         self._now_s = 0.0
         self._moment: _Moment | None = None
         self._pool = _Pool(state=world.state)
-        self._reclaimed: frozenset[str] = frozenset()
+        self._leaving: frozenset[str] = frozenset()
         self._scheduler = ElasticScheduler(
             policy=policy,
             predictor=CachedPredictor(predictor),
@@ -212,12 +212,12 @@ class _Replay:
         self._scheduler.on_event(moment.event)
 
     def _happen(self, event: Event) -> None:
-        self._pool.state = apply_event(self._pool.state, event, reclaimed=self._reclaimed)
+        self._pool.state = apply_event(self._pool.state, event, leaving=self._leaving)
         match event.kind:
             case EventKind.RECLAIM_NOTICE:
-                self._reclaimed |= self._pool.state.by_id.keys() & frozenset(event.workers)
+                self._leaving |= self._pool.state.by_id.keys() & frozenset(event.workers)
             case EventKind.GPUS_LOST:
-                self._reclaimed -= frozenset(event.workers)
+                self._leaving -= frozenset(event.workers)
             case _:
                 pass
 

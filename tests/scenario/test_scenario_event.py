@@ -99,7 +99,7 @@ def test_training_leaves_workers_under_a_reclaim_notice_as_they_are():
     notice = Event(kind=EventKind.RECLAIM_NOTICE, workers=(name,), within_s=30.0)
     for kind in (EventKind.TRAINING_STARTED, EventKind.TRAINING_FINISHED):
         noticed = apply_event(STATE, notice)
-        after = apply_event(noticed, Event(kind=kind, within_s=20.0), reclaimed={name})
+        after = apply_event(noticed, Event(kind=kind, within_s=20.0), leaving={name})
         assert after.by_id[name] == noticed.by_id[name]
 
 

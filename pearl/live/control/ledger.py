@@ -83,15 +83,9 @@ class Ledger:
             replace(worker, must_leave=True) if training and worker.zone is Zone.OVERLAP else worker
             for worker in event.added
         )
-        state = apply_event(self.state, replace(event, added=added))
-        match event.kind:
-            case EventKind.RECLAIM_NOTICE:
-                leaving |= frozenset(event.workers) & state.by_id.keys()
-            case EventKind.TRAINING_STARTED | EventKind.TRAINING_FINISHED if leaving:
-                kept = tuple(self.state.by_id[w.id] if w.id in leaving else w for w in state.workers)
-                state = replace(state, workers=kept)
-            case _:
-                pass
+        state = apply_event(self.state, replace(event, added=added), leaving=leaving)
+        if event.kind is EventKind.RECLAIM_NOTICE:
+            leaving |= frozenset(event.workers) & state.by_id.keys()
         return self._become(replace(self._record, state=state, training=training, leaving=leaving))
 
     def stay(self, worker_id: str) -> bool:
