@@ -6,7 +6,7 @@ Linux control groups, of version 1 or 2; needs the right to make one, which is r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,36 +44,41 @@ def core_shares(names: Iterable[str], cores: float) -> Iterator[dict[str, CoreSh
     made: dict[str, CoreShare] = {}
     try:
         for name in names:
-            made[name] = _make(f"pearl-{name}", round(cores * PERIOD_US))
+            path = _place() / f"pearl-{name}"
+            path.mkdir(exist_ok=True)
+            made[name] = CoreShare(path=path)
+            _limit(path, round(cores * PERIOD_US))
+    except OSError as e:
+        _remove(made)
+        raise NoSharesError(f"{e.filename}: {e.strerror}") from e
+    try:
         yield made
     finally:
-        for share in made.values():
-            _remove(share.path)
+        _remove(made)
 
 
-def _make(name: str, quota_us: int) -> CoreShare:
-    old, new = ROOT / "cpu", ROOT / "cgroup.controllers"
-    try:
-        if old.is_dir():
-            path = old / name
-            path.mkdir(exist_ok=True)
-            (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (path / "cpu.cfs_quota_us").write_text(str(quota_us))
-        elif new.is_file():
-            (ROOT / "cgroup.subtree_control").write_text("+cpu")
-            path = ROOT / name
-            path.mkdir(exist_ok=True)
-            (path / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
-        else:
-            raise NoSharesError(f"no control groups below {ROOT}")
-    except OSError as e:
-        raise NoSharesError(f"{e.filename}: {e.strerror}") from e
-    return CoreShare(path=path)
+def _place() -> Path:
+    """The folder of groups of this machine."""
+    if (ROOT / "cpu").is_dir():
+        return ROOT / "cpu"
+    if not (ROOT / "cgroup.controllers").is_file():
+        raise NoSharesError(f"no control groups below {ROOT}")
+    (ROOT / "cgroup.subtree_control").write_text("+cpu")
+    return ROOT
 
 
-def _remove(path: Path) -> None:
+def _limit(path: Path, quota_us: int) -> None:
+    if path.parent == ROOT:
+        (path / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        return
+    (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+    (path / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+
+def _remove(made: Mapping[str, CoreShare]) -> None:
     until_s = time.monotonic() + EMPTY_S
-    while path.exists() and time.monotonic() < until_s:
-        with suppress(OSError):
-            path.rmdir()
-        time.sleep(0.1)
+    while (left := [share.path for share in made.values() if share.path.exists()]) and time.monotonic() < until_s:
+        for path in left:
+            with suppress(OSError):
+                path.rmdir()
+        time.sleep(0.05)
