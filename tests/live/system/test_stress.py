@@ -6,7 +6,6 @@ Last in order: nodes that the tests before took away join again while it goes on
 from __future__ import annotations
 
 import asyncio
-import os
 from random import Random
 
 import pytest
@@ -17,7 +16,7 @@ from tests.live.system.bench import START_S, Bench
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEED = int(os.environ.get("PEARL_STRESS_SEED", "0"))
+SEED = 0
 SECONDS = 60.0
 
 

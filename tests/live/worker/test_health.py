@@ -59,7 +59,9 @@ def test_prompts_are_new_for_every_id_and_the_same_for_one() -> None:
 def test_a_healthy_pair_passes() -> None:
     async def main() -> None:
         await canary(probed(), id="c", timeout_s=1)
-        await canary_transfer(probed(), probed(), id="c", pulled=counting(0, 80), timeout_s=1)
+        counts = counting(0, 80, -1)
+        await canary_transfer(probed(), probed(), id="c", pulled=counts, timeout_s=1)
+        assert await counts() == -1, "it was asked before and after"
 
     asyncio.run(main())
 
