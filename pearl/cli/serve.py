@@ -33,9 +33,7 @@ LIVE_LIBRARIES = ("aiohttp", "ray", "vllm")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of the cluster file's.")
 @click.option("--forecaster", default="observed", show_default=True, metavar="NAME", help="Source of forecasts.")
 @click.option("--text", is_flag=True, help="Take and give text too: loads the model's tokenizer.")
-@click.option(
-    "--shadow", is_flag=True, help="Decide and log; beyond the first start's workers, change nothing."
-)
+@click.option("--shadow", is_flag=True, help="Decide and log; beyond the first start's workers, change nothing.")
 @click.option("--dry-run", is_flag=True, help="Print the first plan for the nodes that are there, and end.")
 @click.option("-v", "--verbose", count=True, help="Say every event and decision on standard error; -vv: requests too.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
