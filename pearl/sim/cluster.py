@@ -52,6 +52,9 @@ class SimCluster:
         self._seats = self._roster.seats
         self._leaving: set[str] = set()
         self._groups: list[AdmitGroup] = []
+        """Groups whose engines are starting, or which are being admitted."""
+        self._awaited: list[AdmitGroup] = []
+        """Those of the newest plan, which its later steps wait for."""
         self._program: Program[Step] = Program(self._begin, lambda step: step)
         self._overlap_waiter: Callable[[], None] | None = None
         self._borrowing = False
@@ -81,14 +84,22 @@ class SimCluster:
     def cancel_pending(self) -> None:
         """Drop what has not begun, as a newer plan supersedes it.
 
-        Groups whose engines are starting are still admitted; workers that were drained for a dropped step serve on.
+        Groups whose engines are starting are still admitted, and the newer plan does not wait for them: that may take
+        minutes. Workers that were drained for a dropped step serve on.
         """
-        for step in self._program.cancel(self._starting):
+        dropped = self._program.cancel(lambda _: False)
+        for group in self._awaited[:]:
+            self._no_longer_awaited(group)
+        for step in dropped:
+            if isinstance(step, AdmitGroup) and self._starting(step):
+                self._expect(step)
+                continue
             self._drop(step, "superseded by a newer plan")
-            if isinstance(step, AdmitGroup):
+            if not isinstance(step, AdmitGroup):
+                if step.worker in self._seats:
+                    self._resume(self._seats[step.worker])
+            elif any(self._starting_or_up(worker_id) for worker_id in step.workers):
                 self._roll_back(step, "superseded by a newer plan")
-            elif step.worker in self._seats:
-                self._resume(self._seats[step.worker])
 
     def when_overlap_is_free(self, action: Callable[[], None]) -> None:
         """Call `action`, once, when no overlap worker holds device memory any more."""
@@ -265,12 +276,23 @@ class SimCluster:
         if not self._starting(group):
             self._roll_back(group, "a member is gone or was never started")
             return False
-        self._groups.append(group)
-        self._admit_ready_groups()
+        self._awaited.append(group)
+        self._expect(group)
         return True
 
-    def _starting(self, step: Step) -> bool:
-        return isinstance(step, AdmitGroup) and all(self._starting_or_up(worker_id) for worker_id in step.workers)
+    def _expect(self, group: AdmitGroup) -> None:
+        """Admit the group as soon as all of its engines are up."""
+        if all(group.workers != other.workers for other in self._groups):
+            self._groups.append(group)
+        self._admit_ready_groups()
+
+    def _no_longer_awaited(self, group: AdmitGroup) -> None:
+        if group in self._awaited:
+            self._awaited.remove(group)
+            self._program.ended()
+
+    def _starting(self, group: AdmitGroup) -> bool:
+        return all(self._starting_or_up(worker_id) for worker_id in group.workers)
 
     def _starting_or_up(self, worker_id: str) -> bool:
         seat = self._seats.get(worker_id)
@@ -293,7 +315,7 @@ class SimCluster:
             self._roster.put(seat, advance(seat.worker, group))
             self._serve_if_staying(seat)
         self._step_ended(group, self._queue.now_s - duration_s(group, self._costs))
-        self._program.ended()
+        self._no_longer_awaited(group)
         self._admit_ready_groups()
         for seat in self._roster.present(group.workers):
             self._take_next(seat)
@@ -302,7 +324,7 @@ class SimCluster:
         """No member joins: those that are up stay idle, for a later decision to activate."""
         if group in self._groups:
             self._groups.remove(group)
-            self._program.ended()
+            self._no_longer_awaited(group)
         for seat in self._roster.present(group.workers):
             if seat.step is group:
                 seat.step = None

@@ -223,6 +223,60 @@ def test_a_newer_plan_drops_what_has_not_begun_and_drained_workers_serve_on():
     assert kinds(bench, Happening.STEP_DROPPED) == ["ChangeRole", "Drain", "ChangeRole"]
 
 
+def test_a_newer_plan_does_not_wait_for_an_expansion_under_way():
+    """Draining for a reclaim, returning for the trainer: minutes would be too late."""
+    bench = Bench(pool_of(worker("a"), worker("p", Role.INACTIVE, Zone.PREEMPTIBLE, started=False)))
+    bench.start(LONG, LONG)
+    bench.apply_at(
+        0.0,
+        Start(worker="p", role=Role.COLOCATED, estimated_s=COSTS.start_s),
+        AdmitGroup(workers=("p",), estimated_s=COSTS.admit_s),
+        drain("a"),
+    )
+    bench.queue.at(2.0, 0, lambda _: bench.cluster.cancel_pending())
+    bench.apply_at(2.0, drain("a"), change("a", Role.PREFILL))
+    bench.run(2.0 + COSTS.drain_s + COSTS.change_role_s)
+    assert bench.now("a") == (Role.PREFILL, Status.ACTIVE)
+    assert not bench.cluster.in_transition
+    assert bench.now("p") == (Role.COLOCATED, Status.TRANSITIONING)
+    bench.run(COSTS.start_s + COSTS.admit_s)
+    assert bench.now("p") == (Role.COLOCATED, Status.ACTIVE)
+    assert kinds(bench, Happening.GROUP_ROLLED_BACK) == []
+
+
+def test_an_expansion_that_a_newer_plan_superseded_before_its_turn_is_admitted_all_the_same():
+    """The group's admission was still to begin; its engine had been starting."""
+    bench = Bench(pool_of(worker("a"), worker("p", Role.INACTIVE, Zone.PREEMPTIBLE, started=False)))
+    bench.start(LONG, LONG)
+    bench.apply_at(
+        0.0,
+        Start(worker="p", role=Role.COLOCATED, estimated_s=COSTS.start_s),
+        drain("a"),
+        AdmitGroup(workers=("p",), estimated_s=COSTS.admit_s),
+    )
+    for at_s in (1.0, 1.5):
+        bench.queue.at(at_s, 0, lambda _: bench.cluster.cancel_pending())
+    bench.run(COSTS.start_s + COSTS.admit_s)
+    assert bench.now("p") == (Role.COLOCATED, Status.ACTIVE)
+    assert kinds(bench, Happening.STEP_ENDED).count("AdmitGroup") == 1
+
+
+def test_an_expansion_that_never_began_is_dropped_and_not_rolled_back():
+    bench = Bench(pool_of(worker("a"), worker("p", Role.INACTIVE, Zone.PREEMPTIBLE, started=False)))
+    bench.start(LONG, LONG)
+    bench.apply_at(
+        0.0,
+        drain("a"),
+        Start(worker="p", role=Role.COLOCATED, estimated_s=COSTS.start_s),
+        AdmitGroup(workers=("p",), estimated_s=COSTS.admit_s),
+    )
+    bench.queue.at(1.0, 0, lambda _: bench.cluster.cancel_pending())
+    bench.run()
+    assert bench.now("p") == (Role.INACTIVE, Status.INACTIVE)
+    assert kinds(bench, Happening.STEP_DROPPED) == ["Start", "AdmitGroup"]
+    assert kinds(bench, Happening.GROUP_ROLLED_BACK) == []
+
+
 def test_steps_for_workers_that_are_gone_or_must_leave_are_dropped_and_say_so():
     bench = Bench(pool_of(worker("a"), worker("p", Role.INACTIVE, Zone.PREEMPTIBLE)))
     bench.cluster.happen(Event(kind=EventKind.RECLAIM_NOTICE, workers=("p",), within_s=30.0))
