@@ -11,7 +11,7 @@ from pearl.cli import options
 from pearl.cli.options import Format
 
 EXIT_UNMET = 1
-"""With --check: a sign or an order is wrong, or too few held-out speedups are met."""
+"""With --check: a sign or an order is not right, or too few held-out speedups are met."""
 
 
 @click.command()
@@ -20,7 +20,7 @@ EXIT_UNMET = 1
 @click.option("--quick", is_flag=True, help="One seed and shorter runs: noisier figures, and the report says so.")
 @click.option("--seeds", type=click.IntRange(min=1, max=100), help="Seeds per run, instead of the usual number.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a sign or order is wrong, or fewer than 80% are met.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a sign or order is not right, or fewer than 80% are met.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -36,6 +36,7 @@ def rows_data(rows: Sequence[Row], effort: Effort) -> dict[str, Any]:
         "summary": {
             "rows": summary.rows,
             "wrong_sign": list(summary.wrong),
+            "tied": list(summary.tied),
             "held_out_speedups": summary.speedups,
             "held_out_speedups_within": summary.met,
             "holds": summary.holds,
@@ -108,5 +109,7 @@ def _effort_text(effort: Effort) -> str:
 
 def _summary_text(rows: Sequence[Row]) -> str:
     summary = summarise(tuple(rows))
-    wrong = f"wrong sign or order in {', '.join(summary.wrong)}" if summary.wrong else "every sign and order right"
-    return f"{summary.rows} rows, {wrong}; held-out speedups within 15%: {summary.met} of {summary.speedups}"
+    faults = [f"wrong sign or order in {', '.join(summary.wrong)}"] if summary.wrong else []
+    faults += [f"order not shown in {', '.join(summary.tied)}, a tie"] if summary.tied else []
+    orders = "; ".join(faults) or "every sign and order right"
+    return f"{summary.rows} rows; {orders}; held-out speedups within 15%: {summary.met} of {summary.speedups}"

@@ -27,6 +27,8 @@ class Verdict(StrEnum):
     """Right sign or order, and within 15 % of the value or range; labels and counts: equal."""
     OUTSIDE = "outside"
     """Right sign or order, and further off."""
+    TIED = "tied"
+    """The published order but for policies that came to the same figure: neither shown nor contradicted."""
     WRONG = "wrong_sign"
     """The opposite sign or another order."""
 
@@ -119,10 +121,9 @@ def _verdict(target: Target, values: tuple[float, ...], label: str | None, error
 
 
 def _order_verdict(published: str, label: str) -> Verdict:
-    """A tie neither shows the published order nor contradicts it."""
     if label == published:
         return Verdict.WITHIN
-    return Verdict.OUTSIDE if label.replace(TIE, "<") == published else Verdict.WRONG
+    return Verdict.TIED if label.replace(TIE, "<") == published else Verdict.WRONG
 
 
 def _same_sign(target: Target, value: float) -> bool:
@@ -137,6 +138,8 @@ class Summary:
     rows: int
     wrong: tuple[str, ...]
     """Rows with a wrong sign or order."""
+    tied: tuple[str, ...]
+    """Rows whose order is not shown, for a tie."""
     speedups: int
     """Held-out speedups."""
     met: int
@@ -144,8 +147,8 @@ class Summary:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong, and enough held-out speedups are met."""
-        return not self.wrong and self.met >= ENOUGH * self.speedups
+        """Whether every sign and order is right, and enough held-out speedups are met."""
+        return not self.wrong and not self.tied and self.met >= ENOUGH * self.speedups
 
 
 def summarise(rows: tuple[Row, ...]) -> Summary:
@@ -154,6 +157,7 @@ def summarise(rows: tuple[Row, ...]) -> Summary:
     return Summary(
         rows=len(rows),
         wrong=tuple(row.id for row in rows if row.verdict is Verdict.WRONG),
+        tied=tuple(row.id for row in rows if row.verdict is Verdict.TIED),
         speedups=len(counted),
         met=sum(row.verdict is Verdict.WITHIN for row in counted),
     )

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pearl.reproduce.report import rows_text
 from pearl.reproduce.rows import Row, Verdict, judge, summarise
-from pearl.reproduce.simulate import Simulated
+from pearl.reproduce.simulate import Effort, Simulated
 from pearl.reproduce.targets import Target
 
 
@@ -59,7 +60,7 @@ def test_labels_are_met_only_by_equality() -> None:
     assert verdict("ratio", "5P3D", label="5P3D") is Verdict.WITHIN
     assert verdict("ratio", "5P3D", label="4P4D") is Verdict.OUTSIDE
     assert verdict("order", "a < b", label="a < b") is Verdict.WITHIN
-    assert verdict("order", "a < b", label="a = b") is Verdict.OUTSIDE
+    assert verdict("order", "a < b", label="a = b") is Verdict.TIED
     assert verdict("order", "a < b", label="b < a") is Verdict.WRONG
 
 
@@ -88,5 +89,13 @@ def test_the_check_asks_for_every_sign_and_four_fifths_of_the_held_out_speedups(
     assert summarise(rows(met=4, missed=1)).holds
     assert not summarise(rows(met=7, missed=2)).holds
     assert not summarise(rows(met=9, missed=0, wrong=1)).holds
+
+
+def test_an_order_that_is_a_tie_is_not_said_to_be_right():
+    tied = (*rows(met=9, missed=0), judge(target("order", "a < b"), Simulated(label="a = b"), {}))
+    summary = summarise(tied)
+    assert (summary.wrong, len(summary.tied), summary.holds) == ((), 1, False)
+    assert "order not shown in" in rows_text(tied, Effort())
+    assert "every sign and order right" in rows_text(rows(met=9, missed=0), Effort())
     calibrated = judge(target("gain", 0.1, role="calibrated"), Simulated(values=(0.9,)), {})
     assert summarise((calibrated,)).speedups == 0
