@@ -108,6 +108,19 @@ class PrefillTokenShare(Spec):
         return _share((tally.prefill_tokens, tally.output_tokens) for tally in tallies)
 
 
+class PromptTokenShare(Spec):
+    """Tokens of the turns' prompts over those and the generated ones; prompts are whole contexts, found or computed."""
+
+    kind: Literal["prompt_token_share"]
+    pool: Pool
+    batch: Batch
+
+    def read(self, bench: Bench) -> float:
+        """A share."""
+        tallies = [result.tally for result in bench.results(self.pool, self.batch)]
+        return _share((tally.prompt_tokens, tally.output_tokens) for tally in tallies)
+
+
 class PrefillTimeShare(Spec):
     """Prefill's part of the engines' busy time; in a mixed step, in proportion to what the parts would take alone."""
 
@@ -167,6 +180,7 @@ Measure = Annotated[
     | RolloutShare
     | TrainerIdle
     | PrefillTokenShare
+    | PromptTokenShare
     | PrefillTimeShare
     | HitRate
     | ModeGain

@@ -11,9 +11,11 @@ import yaml
 
 from pearl.cli.main import run
 from pearl.errors import ScenarioError
+from pearl.reproduce.bench import Bench
 from pearl.reproduce.calibration import load_calibration
 from pearl.reproduce.fit import calibrate, loss_of, met
 from pearl.reproduce.fitted import read_values
+from pearl.reproduce.measures import PrefillTokenShare, PromptTokenShare, parse_pool
 from pearl.reproduce.models import CALIBRATED, FOLDER, calibration_of, load_model, model_names
 from pearl.reproduce.search import minimise
 from pearl.reproduce.targets import Role, load_targets
@@ -173,6 +175,22 @@ def test_every_model_has_at_most_ten_free_parameters_and_fitted_values() -> None
         values = read_values(CALIBRATED / f"{name}.yaml", calibration)
         assert all(p.low <= values[key] <= p.high for key, p in calibration.spec.parameters.items())
         assert load_model(name) == calibration.world(values)
+
+
+def test_the_prompts_share_counts_whole_contexts_and_the_computed_share_what_was_not_found(planted: Path) -> None:
+    world = load_calibration(planted).world({"output": 240.0, "speed": 1.0})
+    bench = Bench(workload=world.workload, engine=world.engine, seeds=(0, 1))
+    prompts = outputs = 0
+    for trajectory in (one for seed in (0, 1) for one in bench.trajectories(6, seed)):
+        context = 0
+        for turn in trajectory:
+            prompts += context + turn.new_prompt_tokens
+            outputs += turn.output_tokens
+            context += turn.new_prompt_tokens + turn.output_tokens
+    pool = parse_pool("2C")
+    share = PromptTokenShare(kind="prompt_token_share", pool=pool, batch=6).read(bench)
+    assert share == prompts / (prompts + outputs)
+    assert PrefillTokenShare(kind="prefill_token_share", pool=pool, batch=6).read(bench) < share
 
 
 def test_the_calibration_knows_no_held_out_row() -> None:
