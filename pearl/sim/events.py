@@ -17,12 +17,13 @@ WAKE: Final = 2
 class EventQueue:
     """A heap of (time, priority, sequence): the sequence breaks ties, so that a run repeats exactly."""
 
-    __slots__ = ("_heap", "_sequence", "now_s")
+    __slots__ = ("_heap", "_sequence", "_stopped", "now_s")
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._heap: list[tuple[float, int, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
+        self._stopped = False
 
     def at(self, time_s: float, priority: int, action: Callable[[Any], None], argument: Any = None) -> None:
         """Run `action(argument)` at `time_s`, which must not lie in the past."""
@@ -32,9 +33,13 @@ class EventQueue:
         heappush(self._heap, (time_s, priority, sequence, action, argument))
 
     def run(self, *, until_s: float = math.inf) -> None:
-        """Handle every event up to and including `until_s`; the clock then stands there, if it is finite."""
+        """Handle every event up to and including `until_s`; the clock then stands there, if it is finite.
+
+        Where an event stops the queue, the clock stands at that event; the next run goes on from there.
+        """
         heap = self._heap
-        while heap:
+        self._stopped = False
+        while heap and not self._stopped:
             event = heappop(heap)
             time_s, _, _, action, argument = event
             if time_s > until_s:
@@ -42,8 +47,12 @@ class EventQueue:
                 break
             self.now_s = time_s
             action(argument)
-        if until_s < math.inf:
+        if until_s < math.inf and not self._stopped:
             self.now_s = max(self.now_s, until_s)
+
+    def stop(self) -> None:
+        """End the run after the event under way."""
+        self._stopped = True
 
     @property
     def next_s(self) -> float:

@@ -43,6 +43,7 @@ class Experiment:
     seed: int = 0
     trace: AvailabilityTrace | None = None
     batches: int | None = None
+    """Stop at the end of so many batches, if that comes before the horizon."""
     corrects: bool = True
     """Whether predictions are corrected by what earlier batches took."""
     forecaster: Forecaster = field(default_factory=Observed)

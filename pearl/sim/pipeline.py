@@ -63,7 +63,10 @@ class Batch:
 
 
 class Pipeline:
-    """Starts batches as staleness allows, and trains on them in order."""
+    """Starts batches as staleness allows, and trains on them in order.
+
+    The end of the last of `max_batches` stops the queue: what follows, its training for one, is no part of the run.
+    """
 
     def __init__(
         self,
@@ -132,6 +135,13 @@ class Pipeline:
         self._rolling = False
         self._rolled.append(batch)
         self._record(Happening.BATCH_ENDED, batch=batch.index, makespan_s=batch.makespan_s)
+        if len(self.batches) == self._max_batches:
+            self._queue.stop()
+            self._queue.at(self._queue.now_s, ARRIVAL, self._go_on)
+        else:
+            self._go_on()
+
+    def _go_on(self, _: object = None) -> None:
         self._ask_for_training()
         self.begin()
 

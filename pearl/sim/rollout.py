@@ -42,6 +42,7 @@ class RolloutResult:
     """What came of it up to `horizon_s`."""
 
     horizon_s: float
+    """Time simulated: that asked for, or the end of the last batch where their number was given and reached."""
     batches: tuple[Batch, ...]
     """In order; the last may still be under way."""
     finished: int
@@ -159,10 +160,13 @@ class Rollout:
         return tuple(self._pool.lives())
 
     def run(self, *, until_s: float) -> RolloutResult:
-        """Simulate up to `until_s`; may be called again with a later time."""
+        """Simulate up to `until_s`, or to the end of the last batch where that comes first.
+
+        May be called again: with a later time, or, after the last batch, for what follows it.
+        """
         self._queue.run(until_s=until_s)
         return RolloutResult(
-            horizon_s=until_s,
+            horizon_s=self._queue.now_s,
             batches=tuple(self._pipeline.batches),
             finished=self._pipeline.finished,
             in_flight=len(self._pool.live),

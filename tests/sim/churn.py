@@ -54,7 +54,8 @@ class Churn:
             at_s += self.rng.expovariate(0.7)
             self.rollout.call_at(at_s, self.rng.choice([self._event, self._plan, self._plan]))
         self.rollout.call_at(at_s, self._rescue)
-        return self.rollout.run(until_s=3000.0)
+        self.rollout.run(until_s=3000.0)
+        return self.rollout.run(until_s=3000.0)  # past the end of the last batch, until everything has settled
 
     def _pool(self) -> ClusterState:
         zones = [self.rng.choice(list(Zone)) for _ in range(self.rng.randint(1, 6))]

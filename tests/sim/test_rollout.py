@@ -19,7 +19,9 @@ POOL = pool_of(worker("a"), worker("b"))
 BORROWING = pool_of(worker("a"), worker("o", Role.INACTIVE, Zone.OVERLAP))
 
 
-def rollout(state: ClusterState = POOL, *, step_s: float = 20.0, seed: int = 0, listener=None, **changes) -> Rollout:
+def rollout(
+    state: ClusterState = POOL, *, step_s: float = 20.0, seed: int = 0, listener=None, max_batches=None, **changes
+) -> Rollout:
     load = workload(**({"trajectories": 16} | changes))
     return Rollout(
         state=state,
@@ -29,6 +31,7 @@ def rollout(state: ClusterState = POOL, *, step_s: float = 20.0, seed: int = 0, 
         training=TrainingCost(step_s=step_s),
         draw=draw_batches(load, seed),
         listener=listener,
+        max_batches=max_batches,
     )
 
 
@@ -144,3 +147,33 @@ def test_nothing_is_lost_over_random_schedules():
 def test_nothing_is_lost_over_a_thousand_random_schedules():
     for seed in Random(1).sample(range(100, 10**6), 1000):
         assert_nothing_lost(seed)
+
+
+@pytest.mark.parametrize("training", list(Training))
+def test_a_number_of_batches_ends_the_run_with_the_last_of_them(training):
+    endless = rollout(training=training).run(until_s=600)
+    ended_s = endless.batches[2].ended_s
+    result = rollout(training=training, max_batches=3).run(until_s=600)
+    assert [batch.ended_s for batch in result.batches] == [batch.ended_s for batch in endless.batches[:3]]
+    assert result.horizon_s == ended_s
+    assert result.throughput_traj_per_h == pytest.approx(3 * 16 * 3600 / ended_s)
+    assert (result.finished, result.in_flight, result.lost) == (3 * 16, 0, 0)
+    assert sum(result.gpu_s.values()) == pytest.approx(2 * ended_s)
+    assert result.log == endless.log[: len(result.log)]
+    assert result.log[-1].data == {"batch": 2, "makespan_s": result.makespans_s[-1]}
+
+
+def test_a_horizon_before_the_last_batch_cuts_the_run_off():
+    result = rollout(max_batches=3).run(until_s=1.0)
+    assert result.horizon_s == 1.0
+    assert result.in_flight == 16
+
+
+def test_what_follows_the_last_batch_is_for_those_who_run_on():
+    run = rollout(max_batches=1)
+    first = run.run(until_s=600)
+    assert first.batches[0].training_began_s is None
+    rest = run.run(until_s=600)
+    assert rest.horizon_s == 600
+    assert rest.batches[0].training_ended_s == rest.batches[0].ended_s + 20.0
+    assert len(rest.batches) == 1

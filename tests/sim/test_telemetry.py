@@ -105,6 +105,7 @@ def test_transitions_are_samples_of_their_costs():
     )
     run.executor.apply(Borrow(worker="o", role=Role.COLOCATED, estimated_s=1.0))
     run.run(until_s=8.0)
+    run.run(until_s=8.0)  # the batch, of one turn, ends before the transition does
     assert next(r for r in heard if isinstance(r, TransitionRecord)) == TransitionRecord(
         kind=TransitionKind.BORROW, seconds=COSTS.borrow_s, at_s=COSTS.borrow_s, borrowing=True, workers=("o",)
     )
