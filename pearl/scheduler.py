@@ -7,7 +7,7 @@ differ only in the clock and the executor passed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pearl.core.cluster import ClusterState, Counts
@@ -34,6 +34,8 @@ class Tick:
     decision: Decision
     plan: Plan
     verdict: Verdict | None = None
+    repeats: bool = False
+    """Whether it switches to what the tick before it decided on: that is not reached yet, and its plan is made anew."""
 
 
 def deliberate(
@@ -163,7 +165,7 @@ class ElasticScheduler:
             time_limit_s=self._time_limit_s,
             explain=self._explain,
         )
-        changes = self._remember(tick, now_s)
+        tick, changes = self._remember(tick, now_s)
         for step in tick.plan.steps:
             self._executor.apply(step)
         self._note(event, now_s, tick, changes)
@@ -174,12 +176,12 @@ class ElasticScheduler:
             for kind, (step, at_s) in self._changed.items()
         }
 
-    def _remember(self, tick: Tick, now_s: float) -> frozenset[Change]:
-        """Start the cooldowns of a switch; returns its kinds of change, unless the plan before it was making them."""
+    def _remember(self, tick: Tick, now_s: float) -> tuple[Tick, frozenset[Change]]:
+        """Start the cooldowns of a switch; returns it with its kinds of change, unless it repeats the one before."""
         repeated = tick.decision.counts == self._target
         self._target = tick.decision.counts
         if tick.verdict is None or tick.decision.outcome is not Outcome.SWITCH:
-            return frozenset()
+            return tick, frozenset()
         changes = tick.verdict.chosen.changes
         self._changed = {**self._changed, **dict.fromkeys(changes, (self._steps, now_s))}
-        return frozenset() if repeated else changes
+        return replace(tick, repeats=repeated), frozenset() if repeated else changes

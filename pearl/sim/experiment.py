@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
+from pearl.core.decision import Outcome, Reason, ReasonCode
 from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
@@ -80,7 +81,9 @@ class _Run:
         events = () if trace is None else tuple(events_of(trace, tensor_parallel=world.engine.tensor_parallel))
         state = world.state if trace is None else _opening_state(world.state, events)
         self._experiment = experiment
-        self._decisions: list[Record] = []
+        self._decisions = 0
+        self._cause_ends = 0
+        """Length of the log when the event under way, a decision's cause, was in it."""
         self._measured = 0
         self._switches = dict.fromkeys(Change, 0)
         sources = tuple(source for source in Source if source.value in experiment.policy.sources)
@@ -135,6 +138,7 @@ class _Run:
                 self._observer.batch_ended(batch.ended_s)
                 self._measured += 1
         self._observer.hear(event)
+        self._cause_ends = len(self._rollout.cluster.log)
         self._scheduler.on_event(event)
 
     def _note(self, event: Event, now_s: float, tick: Tick, changes: frozenset[Change]) -> None:
@@ -145,30 +149,41 @@ class _Run:
             self._observer.decided(now_s, decision)
         for kind in changes:
             self._switches[kind] += 1
-        facts = {
-            "event": event.kind.value,
-            "outcome": decision.outcome.value,
-            "configuration": decision.counts.label(),
-            "changes": sorted(kind.value for kind in changes),
-            "borrowed": decision.counts.borrowed,
-            "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
-            "reasons": [{"code": r.code.value, "text": r.text} for r in decision.reasons],
-            "steps": len(tick.plan.steps),
-        }
-        self._decisions.append(Record(at_s=now_s, what=Happening.DECISION, data=facts))
+        self._decisions += 1
+        # What superseding the plan before and beginning this one did is in the log by now, and comes after its cause.
+        record = Record(at_s=now_s, what=Happening.DECISION, data=_facts(event, tick, changes))
+        self._rollout.cluster.log.insert(self._cause_ends, record)
 
     def report(self) -> Report:
         experiment = self._experiment
         result = self._rollout.run(until_s=experiment.horizon_s)
-        log = sorted((*result.log, *self._decisions), key=lambda record: record.at_s)
         return Report(
             policy=experiment.policy.name,
             seed=experiment.seed,
             rollout=replace(result, log=()),
             switches=self._switches,
-            decisions=len(self._decisions),
-            log=tuple(log),
+            decisions=self._decisions,
+            log=result.log,
         )
+
+
+def _facts(event: Event, tick: Tick, changes: frozenset[Change]) -> dict[str, object]:
+    """What the log says of a decision; to go on towards what was decided before is to keep that, and no switch."""
+    decision = tick.decision
+    outcome, reasons = decision.outcome, decision.reasons
+    if tick.repeats:
+        text = f"{decision.counts.label()} was decided on before and is not reached yet; its plan goes on"
+        outcome, reasons = Outcome.KEEP, (Reason(code=ReasonCode.IN_TRANSITION, text=text), *reasons)
+    return {
+        "event": event.kind.value,
+        "outcome": outcome.value,
+        "configuration": decision.counts.label(),
+        "changes": sorted(kind.value for kind in changes),
+        "borrowed": decision.counts.borrowed,
+        "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
+        "reasons": [{"code": reason.code.value, "text": reason.text} for reason in reasons],
+        "steps": len(tick.plan.steps),
+    }
 
 
 def _opening_state(state: ClusterState, events: Iterable[Event]) -> ClusterState:

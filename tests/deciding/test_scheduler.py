@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pearl.core.cluster import ClusterState, Role, Zone
+from pearl.core.decision import Outcome
 from pearl.core.event import Event, EventKind
 from pearl.core.plan import ChangeRole, Step
 from pearl.core.problem import Change
 from pearl.planning import advance
-from pearl.scheduler import ElasticScheduler
+from pearl.scheduler import ElasticScheduler, Tick
 from pearl.solving.registry import resolve
 from tests.deciding.worlds import TablePredictor, policy, situation, workers
 
@@ -76,6 +77,18 @@ def test_a_mode_change_under_way_is_not_stopped_by_its_own_cooldown_nor_counted_
     scheduler.on_event(BATCH)
     assert executor.pending == first
     assert notes == [("2P2D", frozenset({Change.MODE})), ("2P2D", frozenset())]
+
+
+def test_a_switch_to_what_was_decided_before_says_that_it_repeats(tmp_path):
+    scheduler, executor, _, _ = loop(tmp_path)
+    ticks: list[Tick] = []
+    scheduler._note = lambda event, at_s, tick, changes: ticks.append(tick)
+    for _ in range(2):
+        scheduler.on_event(BATCH)
+    executor.finish()
+    scheduler.on_event(BATCH)
+    told = [(tick.decision.outcome, tick.repeats) for tick in ticks]
+    assert told == [(Outcome.SWITCH, False), (Outcome.SWITCH, True), (Outcome.KEEP, False)]
 
 
 def test_a_finished_change_starts_its_cooldown(tmp_path):

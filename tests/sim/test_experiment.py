@@ -55,6 +55,36 @@ def test_nothing_is_lost_and_the_log_tells_every_decision(report):
     assert len(events) == len(decisions)
 
 
+def test_in_the_log_a_decision_follows_its_event_and_precedes_what_its_plan_does(report):
+    log = report.log
+    decided = [index for index, record in enumerate(log) if record.what is Happening.DECISION]
+    for index in decided:
+        event, decision = log[index - 1], log[index]
+        assert (event.what, event.at_s) == (Happening.EVENT, decision.at_s)
+        assert event.data["kind"] == decision.data["event"]
+    assert not any(record.what is Happening.STEP_BEGAN for record in log[: decided[0]])
+    superseded = [
+        index
+        for index, record in enumerate(log)
+        if record.what is Happening.STEP_DROPPED and record.data["because"] == "superseded by a newer plan"
+    ]
+    assert superseded
+    assert all(log[max(i for i in decided if i < index)].at_s == log[index].at_s for index in superseded)
+
+
+def test_a_plan_that_goes_on_is_no_switch():
+    """Decided on again before it is reached, a configuration is kept; its plan may still be made anew."""
+    log = run_experiment(experiment("pearl", horizon_s=30.0, tick_every_s=5.0)).log
+    decisions = [record.data for record in log if record.what is Happening.DECISION]
+    assert all(facts["changes"] for facts in decisions if facts["outcome"] == "switch")
+    again = [facts for facts in decisions if facts["outcome"] == "keep" and facts["steps"] > 0]
+    assert again
+    for facts in again:
+        assert facts["reasons"][0]["code"] == "in_transition"
+        assert f"{facts['configuration']} was decided on before" in facts["reasons"][0]["text"]
+        assert facts["changes"] == []
+
+
 def test_the_same_seed_gives_the_same_log(report):
     again = run_experiment(experiment("pearl"))
     assert to_jsonl(again.log) == to_jsonl(report.log)
