@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pearl.core.cluster import Role, Status, Worker, Zone
 from pearl.core.event import Event, EventKind
-from pearl.errors import UsageError
+from pearl.errors import Fault, UsageError
 from pearl.sim.traces.availability import AvailabilityEvent, AvailabilityTrace, Change
 
 
@@ -15,15 +15,13 @@ def events_of(trace: AvailabilityTrace, *, tensor_parallel: int = 1, gpu_type: s
     """Events in time order; a node of g GPUs brings g / `tensor_parallel` preemptible workers, not started.
 
     Workers are named `node/index`; a node that comes back brings new workers, `node+1/index` and so on, since its old
-    ones may still be in their grace period. Raises UsageError where GPUs of a node would be left over.
+    ones may still be in their grace period. Raises UsageError, with the node's place in the trace's file, where GPUs of
+    a node would be left over.
     """
     arrivals: Counter[str] = Counter()
     for event in trace.events:
         if event.gpus_per_node % tensor_parallel:
-            raise UsageError(
-                f"nodes of {event.gpus_per_node} GPUs leave some over; expected a multiple of tensor_parallel"
-                f" {tensor_parallel}"
-            )
+            raise UsageError(_left_over(trace, event, tensor_parallel))
         match event.kind:
             case Change.ADD:
                 arrivals.update(event.nodes)
@@ -32,6 +30,17 @@ def events_of(trace: AvailabilityTrace, *, tensor_parallel: int = 1, gpu_type: s
             case Change.RECLAIM:
                 names = tuple(worker.id for worker in _workers(event, arrivals, tensor_parallel, gpu_type))
                 yield Event(kind=EventKind.RECLAIM_NOTICE, workers=names, within_s=event.grace_s, at_s=event.at_s)
+
+
+def _left_over(trace: AvailabilityTrace, event: AvailabilityEvent, tensor_parallel: int) -> Fault:
+    node, gpus = event.nodes[0], event.gpus_per_node
+    span = trace.places.get((node, gpus))
+    return Fault(
+        message=f"node {node!r} has {gpus} GPUs: workers of {tensor_parallel} leave some over",
+        span=span,
+        expected=f"a multiple of the engine's tensor_parallel, {tensor_parallel}",
+        hint=None if span else f"in the trace {trace.source or 'given'}",
+    )
 
 
 def _workers(event: AvailabilityEvent, arrivals: Counter[str], tensor_parallel: int, gpu_type: str) -> Iterator[Worker]:

@@ -7,6 +7,8 @@ from pearl.core.event import EventKind
 from pearl.errors import UsageError
 from pearl.sim.arrivals import events_of
 from pearl.sim.traces.availability import AvailabilityEvent, AvailabilityTrace, Change
+from pearl.sim.traces.formats import read_availability
+from pearl.sim.traces.recording import ReadOptions
 
 
 def trace(*events: tuple[float, Change, tuple[str, ...]], gpus: int = 2) -> AvailabilityTrace:
@@ -36,5 +38,24 @@ def test_a_node_that_comes_back_brings_new_workers():
 def test_a_worker_holds_all_its_gpus_and_none_is_left_over():
     (event,) = events_of(trace((0.0, Change.ADD, ("n",)), gpus=8), tensor_parallel=4)
     assert [(w.id, w.gpus) for w in event.added] == [("n/0", 4), ("n/1", 4)]
-    with pytest.raises(UsageError, match="nodes of 6 GPUs leave some over"):
+    with pytest.raises(UsageError, match=r"node 'n' has 6 GPUs: .* expected a multiple .* 4 \(in the trace given\)"):
         list(events_of(trace((0.0, Change.ADD, ("n",)), gpus=6), tensor_parallel=4))
+
+
+FILES = {
+    "rows.csv": ("at_s,event,node,gpus,grace_s\n0,add,a,4,\n# spare\n5,add,odd,3,\n9,reclaim,odd,3,30\n", 4),
+    "late.csv": ("at_s,event,node,gpus,grace_s\n0,add,odd,4,\n2,reclaim,odd,4,0\n5,add,odd,3,\n9,end,,,\n", 4),
+    "bamboo.csv": ("0,add,odd\n9000,add,even\n", 1),
+    "parcae.txt": ('[0, "no-op", {"nodes": [], "duration": 1}]\n[5000, "add", {"nodes": ["odd"], "duration": 1}]\n', 2),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_node_of_a_file_whose_gpus_are_left_over_is_named_with_its_line(name, tmp_path):
+    text, line = FILES[name]
+    (tmp_path / name).write_text(text)
+    read = read_availability(tmp_path / name, options=ReadOptions(gpus_per_node=3))
+    for given in (read, read.segment(0.0, read.horizon_s)):
+        with pytest.raises(UsageError) as raised:
+            list(events_of(given, tensor_parallel=2))
+        assert str(raised.value).startswith(f"{tmp_path / name}:{line}:1: node 'odd' has 3 GPUs")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from pearl.core.source import Span
 from pearl.errors import InputError, UsageError
 
 SECONDS_PER_HOUR = 3600.0
@@ -79,6 +80,8 @@ class AvailabilityTrace:
     """File or generator that it came from."""
     notes: tuple[str, ...] = ()
     """What the reader had to assume or repair."""
+    places: Mapping[tuple[str, int], Span] = field(default_factory=dict, compare=False, repr=False)
+    """Where the file that was read first names a node with so many GPUs; empty where no file names nodes."""
 
     def __post_init__(self) -> None:
         present: set[str] = set()
@@ -151,7 +154,7 @@ class AvailabilityTrace:
         nodes = [(at_s, math.floor(gpus * factor + 0.5)) for at_s, gpus in steps]
         kept = grace_s if grace_s is not None else max((e.grace_s for e in self.events), default=0.0)
         events = events_of_counts(nodes, gpus_per_node=gpus_per_node, grace_s=kept)
-        return replace(self, events=tuple(events), source=f"{self.source}[max {max_gpus} GPUs]")
+        return replace(self, events=tuple(events), source=f"{self.source}[max {max_gpus} GPUs]", places={})
 
     def statistics(self, max_gpus: int | None = None) -> AvailabilityStatistics:
         """Abundance against `max_gpus` (None: the most ever available) and rates of change."""

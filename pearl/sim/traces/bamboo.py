@@ -37,7 +37,8 @@ def read_bamboo_events(source: TraceText, options: ReadOptions) -> AvailabilityT
             at_s=at_s, kind=_KINDS[kind], nodes=(node,), gpus_per_node=options.gpus_per_node, grace_s=grace_s
         )
         log.add(line, event)
-    return AvailabilityTrace(events=merged(log.events), horizon_s=log.events[-1].at_s, source=source.file)
+    horizon_s = log.events[-1].at_s
+    return AvailabilityTrace(events=merged(log.events), horizon_s=horizon_s, source=source.file, places=log.places)
 
 
 def read_bamboo_counts(source: TraceText, options: ReadOptions) -> AvailabilityTrace:

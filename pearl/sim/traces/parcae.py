@@ -41,7 +41,7 @@ def read_parcae(source: TraceText, options: ReadOptions) -> AvailabilityTrace:
                 grace_s=options.grace_s if change is Change.RECLAIM else 0.0,
             )
             log.add(line, event)
-    return AvailabilityTrace(events=tuple(log.events), horizon_s=horizon_s, source=source.file)
+    return AvailabilityTrace(events=tuple(log.events), horizon_s=horizon_s, source=source.file, places=log.places)
 
 
 def _change(source: TraceText, line: int, kind: object) -> Change | None:

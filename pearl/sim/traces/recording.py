@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from pearl.core.source import Span
 from pearl.errors import InputError
 from pearl.sim.traces.availability import (
     MAX_ARRIVALS,
@@ -34,6 +35,8 @@ class EventLog:
 
     source: TraceText
     events: list[AvailabilityEvent] = field(default_factory=list)
+    places: dict[tuple[str, int], Span] = field(default_factory=dict)
+    """Where each node is first named with so many GPUs."""
     _present: set[str] = field(default_factory=set)
     _arrived: int = 0
 
@@ -50,6 +53,8 @@ class EventLog:
             raise self.source.error(line, f"more than {MAX_ARRIVALS} nodes arrive")
         apply_membership(event, self._present)
         self.events.append(event)
+        for node in event.nodes:
+            self.places.setdefault((node, event.gpus_per_node), Span(file=self.source.file, line=line))
 
 
 def trace_of_counts(

@@ -47,9 +47,8 @@ def read_table(source: TraceText, _options: ReadOptions) -> AvailabilityTrace:
         raise source.error(line, "no events", expected="rows of events, or an 'end' row")
     if end_s is not None and end_s < last_s:
         raise source.error(line, f"'end' at {end_s:g} s lies before the last event at {last_s:g} s")
-    return AvailabilityTrace(
-        events=merged(log.events), horizon_s=last_s if end_s is None else end_s, source=source.file
-    )
+    horizon_s = last_s if end_s is None else end_s
+    return AvailabilityTrace(events=merged(log.events), horizon_s=horizon_s, source=source.file, places=log.places)
 
 
 def _event(source: TraceText, line: int, cells: list[str]) -> AvailabilityEvent:
