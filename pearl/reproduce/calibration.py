@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,13 +13,15 @@ from pydantic import Field, model_validator
 
 from pearl.core.engine import EngineProfile
 from pearl.core.workload import Workload
-from pearl.documents import Document, read_document
+from pearl.documents import Document, PathKey, read_document
 from pearl.errors import Fault, ScenarioError
 from pearl.reproduce.measures import Measure
+from pearl.reproduce.paths import Place, changed, locate
 from pearl.scenario.checked import validate_filled
-from pearl.scenario.fields import Name, Spec, Whole
+from pearl.scenario.fields import AnyQuantity, Flag, Name, Spec, Whole
 from pearl.scenario.load import load_scenario
 from pearl.scenario.schema import MetadataSpec
+from pearl.scenario.units import Dimension, parse_quantity
 
 Finite = Annotated[float, Field(strict=True)]
 
@@ -35,16 +37,17 @@ class ParameterSpec(Spec):
     """One free number."""
 
     path: str | Annotated[tuple[str, ...], Field(min_length=1)]
-    """Dotted path into `workload` or `engine`, such as `workload.turns.mean`; several move together."""
-    low: Finite
-    """Lower bound."""
-    high: Finite
-    """Upper bound."""
-    start: Finite | None = None
+    """The number's place in the scenario's `spec`, below `workload` or `engine`, such as `workload.turns.mean` or
+    `engine.decode.c0`; several in a list move together."""
+    low: AnyQuantity
+    """Lower bound: a quantity, such as `10ms`, or a number in seconds, bytes, or bytes per second."""
+    high: AnyQuantity
+    """Upper bound, above the lower."""
+    start: AnyQuantity | None = None
     """A first guess; absent: the middle of the range."""
     scale: Scale = Scale.LINEAR
     """`log` where its order of magnitude is open."""
-    factor: bool = False
+    factor: Flag = False
     """Whether the number multiplies what the scenario has, rather than replacing it."""
     note: str = ""
     """Why it is free."""
@@ -87,9 +90,9 @@ class TargetSpec(Spec):
     """What the report calls it."""
     measure: Measure
     """What is read from the simulation."""
-    value: Finite
-    """The figure."""
-    tolerance: Annotated[float, Field(gt=0, strict=True)]
+    value: AnyQuantity
+    """The figure, with the measure's unit (`230s`, `25%`), or a number in seconds, or a share as a number."""
+    tolerance: Annotated[AnyQuantity, Field(gt=0)]
     """An error of this size costs 1; the loss is the sum of squares."""
     note: str = ""
     """Where it comes from, or why its tolerance is wide."""
@@ -112,9 +115,13 @@ class CalibrationDocument(Spec):
     """A calibration file."""
 
     apiVersion: Literal["pearl.dev/v1alpha1"]  # noqa: N815 - the field's name in the document
+    """`pearl.dev/v1alpha1`."""
     kind: Literal["Calibration"]
+    """`Calibration`."""
     metadata: MetadataSpec
+    """Name and remarks."""
     spec: CalibrationSpec
+    """What is fitted to what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +140,8 @@ class Calibration:
     file: str
     base: World
     spec: CalibrationSpec
+    places: Mapping[str, tuple[Place, ...]]
+    """The numbers that each parameter moves."""
 
     @property
     def start(self) -> tuple[float, ...]:
@@ -147,9 +156,8 @@ class Calibration:
         """The scenario's workload and engine with the parameters set."""
         world = self.base
         for name, value in values.items():
-            parameter = self.spec.parameters[name]
-            for path in parameter.paths:
-                world = _with(world, path.split("."), value, factor=parameter.factor)
+            for place in self.places[name]:
+                world = changed(world, place.names, value, factor=self.spec.parameters[name].factor)
         return world
 
 
@@ -160,43 +168,71 @@ def load_calibration(path: Path) -> Calibration:
     beside = path.parent / parsed.spec.scenario
     scenario = load_scenario(beside if beside.is_file() else parsed.spec.scenario)
     base = World(workload=scenario.workload, engine=scenario.engine)
-    faults = _path_faults(document, parsed.spec, base)
+    faults: list[Fault] = []
+    places = _places(document, parsed.spec, base, faults)
+    faults += _target_faults(document, parsed.spec)
     if faults:
         raise ScenarioError(faults)
-    return Calibration(name=parsed.metadata.name, file=str(path), base=base, spec=parsed.spec)
+    return Calibration(name=parsed.metadata.name, file=str(path), base=base, spec=parsed.spec, places=places)
 
 
-def _path_faults(document: Document, spec: CalibrationSpec, base: World) -> list[Fault]:
-    faults = []
-    taken: set[str] = set()
+def _places(
+    document: Document, spec: CalibrationSpec, base: World, faults: list[Fault]
+) -> dict[str, tuple[Place, ...]]:
+    """Where each parameter's paths lead; what is wrong with them, or with the units of its range, joins `faults`."""
+    found: dict[str, tuple[Place, ...]] = {}
+    taken: set[tuple[str, ...]] = set()
     for name, parameter in spec.parameters.items():
-        span = document.span(("spec", "parameters", name, "path"))
+        own: list[Place] = []
         for path in parameter.paths:
-            fault = _walk_fault(base, path)
-            if fault is None and path in taken:
-                fault = Fault(message=f"{path!r} is free twice")
-            taken.add(path)
-            if fault is not None:
-                faults.append(replace(fault, span=span))
-    return faults
+            place = locate(base, path)
+            if isinstance(place, Place) and place.names in taken:
+                place = Fault(message=f"{path!r} is free twice")
+            if isinstance(place, Fault):
+                faults.append(replace(place, span=document.span(("spec", "parameters", name, "path"))))
+                continue
+            taken.add(place.names)
+            own.append(place)
+        found[name] = tuple(own)
+        dimensions = {None if parameter.factor else place.dimension for place in own}
+        for dimension in sorted(dimensions, key=str):
+            faults += _unit_faults(document, ("spec", "parameters", name), ("low", "high", "start"), dimension)
+    return found
 
 
-def _walk_fault(base: World, path: str) -> Fault | None:
-    owner: Any = base
-    for key in path.split("."):
-        if not is_dataclass(owner) or key not in (known := [field.name for field in fields(owner)]):
-            names = ", ".join(known) if is_dataclass(owner) else "nothing below it"
-            return Fault(message=f"{path!r} leads nowhere: no {key!r}", expected=f"one of {names}")
-        owner = getattr(owner, key)
-    if isinstance(owner, bool) or not isinstance(owner, (int, float)):
-        return Fault(message=f"{path!r} is no number", expected="a path to a number, such as workload.turns.mean")
+def _target_faults(document: Document, spec: CalibrationSpec) -> Iterator[Fault]:
+    for index, target in enumerate(spec.targets):
+        yield from _unit_faults(document, ("spec", "targets", index), ("value", "tolerance"), target.measure.dimension)
+
+
+def _unit_faults(
+    document: Document, part: PathKey, keys: Sequence[str], dimension: Dimension | None
+) -> Iterator[Fault]:
+    """Quantities of a part whose unit is not one of `dimension`; a number without a unit is in the base unit."""
+    given: Any = document.data
+    for key in part:
+        given = given[key]
+    for key in keys:
+        text = given.get(key)
+        if isinstance(text, str) and (wrong := _misfit(text, dimension)) is not None:
+            yield Fault(message=f"{key} is {text!r}: {wrong}", span=document.span((*part, key)))
+
+
+def _misfit(text: str, dimension: Dimension | None) -> str | None:
+    if _is_plain(text):
+        return None
+    if dimension is None:
+        return "expected a plain number"
+    try:
+        parse_quantity(text, dimension)
+    except ValueError as e:
+        return str(e)
     return None
 
 
-def _with(owner: Any, keys: Sequence[str], value: float, *, factor: bool) -> Any:
-    """The frozen fact with one number changed; whole numbers stay whole."""
-    old = getattr(owner, keys[0])
-    if len(keys) > 1:
-        return replace(owner, **{keys[0]: _with(old, keys[1:], value, factor=factor)})
-    new = old * value if factor else value
-    return replace(owner, **{keys[0]: round(new) if isinstance(old, int) else new})
+def _is_plain(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

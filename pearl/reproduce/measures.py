@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from pearl.core.cluster import Counts
 from pearl.reproduce.bench import Bench
 from pearl.scenario.fields import Seconds, Spec, Whole
+from pearl.scenario.units import Dimension
 from pearl.sim.batch import BatchResult
 
 MAX_WORKERS = 4096
@@ -43,38 +44,54 @@ Batch = Annotated[Whole, Field(ge=1, le=100_000)]
 Workers = Annotated[Whole, Field(ge=2, le=MAX_WORKERS)]
 
 
-class Makespan(Spec):
+class Measured(Spec):
+    """What all measures have: `dimension` says what the figure is, a share of 1 unless a measure says otherwise."""
+
+    dimension: ClassVar[Dimension] = Dimension.SHARE
+
+
+class Makespan(Measured):
     """Seconds from a batch's begin to the completion of its last trajectory."""
+
+    dimension = Dimension.TIME
 
     kind: Literal["makespan"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """Seconds."""
         return bench.makespan_s(self.pool, self.batch)
 
 
-class MakespanChange(Spec):
+class MakespanChange(Measured):
     """Makespan on `after` over that on `before`, less 1."""
 
     kind: Literal["makespan_change"]
     before: Pool
+    """The pool that is compared with, such as `8C`."""
     after: Pool
+    """The pool that is compared, such as `12C`."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share; negative where `after` is faster."""
         return bench.makespan_s(self.after, self.batch) / bench.makespan_s(self.before, self.batch) - 1
 
 
-class RolloutShare(Spec):
+class RolloutShare(Measured):
     """Share of a synchronous step, rollout then training, that rollout takes."""
 
     kind: Literal["rollout_share"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
     training: Seconds
+    """Time of a training step, such as `160s`."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
@@ -82,25 +99,30 @@ class RolloutShare(Spec):
         return rollout_s / (rollout_s + self.training)
 
 
-class TrainerIdle(Spec):
+class TrainerIdle(Measured):
     """Share of an asynchronous step, the longer of rollout and training, in which the trainer waits."""
 
     kind: Literal["trainer_idle"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
     training: Seconds
+    """Time of a training step, such as `160s`."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
         return max(0.0, 1 - self.training / bench.makespan_s(self.pool, self.batch))
 
 
-class PrefillTokenShare(Spec):
+class PrefillTokenShare(Measured):
     """Tokens that prefill computed, recomputed ones included, over those and the generated ones."""
 
     kind: Literal["prefill_token_share"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
@@ -108,12 +130,14 @@ class PrefillTokenShare(Spec):
         return _share((tally.prefill_tokens, tally.output_tokens) for tally in tallies)
 
 
-class PromptTokenShare(Spec):
+class PromptTokenShare(Measured):
     """Tokens of the turns' prompts over those and the generated ones; prompts are whole contexts, found or computed."""
 
     kind: Literal["prompt_token_share"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
@@ -121,12 +145,14 @@ class PromptTokenShare(Spec):
         return _share((tally.prompt_tokens, tally.output_tokens) for tally in tallies)
 
 
-class PrefillTimeShare(Spec):
+class PrefillTimeShare(Measured):
     """Prefill's part of the engines' busy time; in a mixed step, in proportion to what the parts would take alone."""
 
     kind: Literal["prefill_time_share"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
@@ -134,12 +160,14 @@ class PrefillTimeShare(Spec):
         return _share((tally.prefill_s, tally.decode_s) for tally in tallies)
 
 
-class HitRate(Spec):
+class HitRate(Measured):
     """Share of the turns' prompt tokens, whole contexts, whose KV was there."""
 
     kind: Literal["prefix_hit_rate"]
     pool: Pool
+    """Workers by role: `16C` are colocated, `5P3D` five prefill and three decode workers."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share."""
@@ -147,12 +175,14 @@ class HitRate(Spec):
         return sum(result.prefix_hit_rate for result in results) / len(results)
 
 
-class ModeGain(Spec):
+class ModeGain(Measured):
     """Gain of one mode over the other on the same number of workers, disaggregated in its best ratio."""
 
     kind: Literal["disaggregation_gain", "colocation_gain"]
     workers: Workers
+    """Workers in all."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share; negative where the other mode is faster."""
@@ -161,12 +191,14 @@ class ModeGain(Spec):
         return colocated_s / split_s - 1 if self.kind == "disaggregation_gain" else split_s / colocated_s - 1
 
 
-class RatioRegret(Spec):
+class RatioRegret(Measured):
     """Makespan of a ratio over that of the best ratio of as many workers, less 1: 0 where it is the best."""
 
     kind: Literal["ratio_regret"]
     ratio: Annotated[Pool, AfterValidator(_disaggregated)]
+    """A disaggregated pool, such as `5P3D`."""
     batch: Batch
+    """Trajectories of the batch."""
 
     def read(self, bench: Bench) -> float:
         """A share, at least 0."""
