@@ -42,6 +42,7 @@ class ReasonCode(StrEnum):
     LIMIT_BEST_SO_FAR = "limit_best_so_far"
     SOFT_BROKEN = "soft_broken"
     PREDICTED_ONLY = "predicted_only"
+    TIER = "tier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

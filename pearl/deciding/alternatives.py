@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pearl.core.cluster import Counts
-from pearl.core.problem import BorrowTerms, DecisionProblem, Rule
+from pearl.core.problem import Assignment, BorrowTerms, DecisionProblem, Rule, assignment_counts
 from pearl.core.source import Span
 from pearl.deciding.engine import Verdict
-from pearl.deciding.gates import in_cooldown, threshold_ms
+from pearl.deciding.standing import Loss, Optimum, TierPair, loss, optima, tier_pairs
 from pearl.errors import UsageError
 from pearl.solving.driver import solve_problem
-from pearl.solving.evaluate import Evaluation, evaluate
-from pearl.solving.protocol import Limits, Solver
+from pearl.solving.evaluate import Builtin, Evaluation, evaluate
+from pearl.solving.protocol import Limits, Solver, SolveStatus
 
 _LABEL = re.compile(r"(?:([0-9]{1,6})C|([0-9]{1,6})P([0-9]{1,6})D)\Z", re.IGNORECASE)
 
@@ -41,6 +42,14 @@ class Alternative:
     delta_changes: int
     """Role changes on top of the chosen configuration's."""
     blocks: tuple[Block, ...] = ()
+    tiers: tuple[TierPair, ...] = ()
+    """Its tiers beside those of the chosen one; empty where a rule forbids it, or where the chosen one cannot run."""
+    charged_s: float = 0.0
+    """Thresholds charged for its changes, in seconds of makespan; they are part of its tiers."""
+    loss: Loss | None = None
+    """The tier in which it lost, where nothing blocks it; None for the answer itself, and for one as good."""
+    lost_to: Counts | None = None
+    """The solver's answer, which it lost to: the chosen configuration, or one that a gate then turned down."""
 
 
 def parse_counts(text: str) -> Counts:
@@ -56,39 +65,95 @@ def parse_counts(text: str) -> Counts:
 
 def alternatives(verdict: Verdict, solver: Solver, limits: Limits, *, number: int) -> tuple[Alternative, ...]:
     """The best `number` other configurations by the policy's tiers, its gates set aside and named per alternative."""
+    judge = _Judge.of(verdict, solver, limits)
     found: list[Alternative] = []
     excluded = [_serving(verdict.chosen.counts)]
     while len(found) < number:
-        problem = replace(_ungated(verdict), excluded=tuple(excluded))
-        solution = solve_problem(problem, solver, limits=limits)
+        solution = solve_problem(replace(_ungated(verdict), excluded=tuple(excluded)), solver, limits=limits)
         if solution.assignment is None:
             break
-        other = evaluate(problem, solution.assignment)
-        excluded.append(_serving(other.counts))
-        found.append(_alternative(verdict, other, gate_blocks(verdict, other)))
+        counts = _serving(assignment_counts(verdict.problem, solution.assignment))
+        excluded.append(counts)
+        found.append(judge.alternative(solution.assignment))
     return tuple(found)
 
 
 def why_not(verdict: Verdict, counts: Counts, solver: Solver, limits: Limits) -> Alternative:
-    """The verdict on one configuration: blocked by which rules and by how much, or what it would cost."""
+    """The verdict on one configuration: blocked by which rules and by how much, or the tier in which it lost."""
     tables = verdict.posed.tables
-    if max(counts.colocated, counts.prefill + counts.decode) > tables.workers:
-        able = Block(name="workers", text=f"only {tables.workers} workers can serve", unit="workers",
-                     amount=max(counts.colocated, counts.prefill + counts.decode) - tables.workers)  # fmt: skip
-        return Alternative(
-            counts=counts,
-            makespan_s=float("inf"),
-            delta_s=float("inf"),
-            role_changes=0,
-            delta_changes=0,
-            blocks=(able,),
-        )
+    missing = max(counts.colocated, counts.prefill + counts.decode) - tables.workers
+    if missing > 0:
+        return _too_many(counts, missing, tables.workers)
     problem = replace(_ungated(verdict), fixed=counts)
     solution = solve_problem(problem, solver, limits=limits)
     if solution.assignment is not None:
-        other = evaluate(problem, solution.assignment)
-        return _alternative(verdict, other, gate_blocks(verdict, other))
+        return _Judge.of(verdict, solver, limits).alternative(solution.assignment)
     return _blocked(verdict, problem, counts, solver, limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    """Holds configurations against the verdict, by its problem with all its gates."""
+
+    verdict: Verdict
+    solver: Solver
+    limits: Limits
+    optimum: Optimum
+    """Optima of the tiers, shared by all that are judged."""
+
+    @classmethod
+    def of(cls, verdict: Verdict, solver: Solver, limits: Limits) -> _Judge:
+        found = optima(verdict.problem, solver, limits)
+        return cls(verdict=verdict, solver=solver, limits=limits, optimum=found)
+
+    def alternative(self, assignment: Assignment) -> Alternative:
+        """An assignment that no rule forbids; one with the same counts takes its place where only that passes gates."""
+        verdict, problem = self.verdict, self.verdict.problem
+        point = evaluate(problem, assignment)
+        if not point.feasible:
+            point = self._passing(_serving(point.counts)) or point
+        blocks = gate_blocks(verdict, point)
+        answer = self._answer()
+        lost = None
+        if answer is not None and not blocks and not same_configuration(answer.counts, point.counts):
+            lost = loss(problem, point, answer, self.optimum)
+        chosen = verdict.chosen
+        return Alternative(
+            counts=point.counts,
+            makespan_s=point.makespan_ms / 1000,
+            delta_s=(point.makespan_ms - chosen.makespan_ms) / 1000,
+            role_changes=point.role_changes,
+            delta_changes=point.role_changes - chosen.role_changes,
+            blocks=blocks,
+            tiers=tier_pairs(problem, point, evaluate(problem, verdict.assignment)),
+            charged_s=point.charge_ms / 1000,
+            loss=lost,
+            lost_to=None if lost is None or answer is None else answer.counts,
+        )
+
+    def _passing(self, counts: Counts) -> Evaluation | None:
+        problem = self.verdict.problem
+        solution = solve_problem(replace(problem, fixed=counts), self.solver, limits=self.limits)
+        return None if solution.assignment is None else evaluate(problem, solution.assignment)
+
+    def _answer(self) -> Evaluation | None:
+        """The proved optimum of the verdict's problem, whether or not it was then taken."""
+        solution = self.verdict.solution
+        if solution.assignment is None or solution.status is not SolveStatus.OPTIMAL:
+            return None
+        return evaluate(self.verdict.problem, solution.assignment)
+
+
+def _too_many(counts: Counts, missing: int, workers: int) -> Alternative:
+    able = Block(name="workers", text=f"only {workers} workers can serve", unit="workers", amount=missing)
+    return Alternative(
+        counts=counts,
+        makespan_s=float("inf"),
+        delta_s=float("inf"),
+        role_changes=0,
+        delta_changes=0,
+        blocks=(able,),
+    )
 
 
 def _blocked(verdict: Verdict, problem: DecisionProblem, counts: Counts, solver: Solver, limits: Limits) -> Alternative:
@@ -115,38 +180,36 @@ def _rule_block(rule: Rule, amount: float) -> Block:
     return Block(name=rule.name, text=rule.message or rule.text, amount=amount, unit=rule.expr.unit, span=rule.span)
 
 
-def _alternative(verdict: Verdict, other: Evaluation, blocks: tuple[Block, ...]) -> Alternative:
-    chosen = verdict.chosen
-    return Alternative(
-        counts=other.counts,
-        makespan_s=other.makespan_ms / 1000,
-        delta_s=(other.makespan_ms - chosen.makespan_ms) / 1000,
-        role_changes=other.role_changes,
-        delta_changes=other.role_changes - chosen.role_changes,
-        blocks=blocks,
-    )
-
-
-def gate_blocks(verdict: Verdict, other: Evaluation) -> tuple[Block, ...]:
-    """Gates that turn a configuration down although every rule allows it."""
-    rules = verdict.posed.bound.hysteresis
-    blocks = []
-    if not verdict.forced_by and other.changes:
-        ages = verdict.posed.situation.changes
-        blocks += [
-            Block(name=f"cooldown.{kind.value}", text=f"a {kind.value} change is in its cooldown", amount=0.0, unit="")
-            for kind in sorted(other.changes)
-            if in_cooldown(rules.cooldown(kind), ages.get(kind))
-        ]
-        short_s = (threshold_ms(rules, other.changes) - (verdict.posed.stay_ms - other.makespan_ms)) / 1000
-        if threshold_ms(rules, other.changes) and short_s > 0:
-            text = "gains too little over staying"
-            blocks.append(Block(name="hysteresis", text=text, amount=short_s, unit="s"))
-    gate_ms = verdict.problem.borrow.gate_ms
-    if other.counts.borrowed and gate_ms is not None and other.makespan_ms > gate_ms:
-        amount = (other.makespan_ms - gate_ms) / 1000
-        blocks.append(Block(name="borrow_gate", text="borrowing does not pay", amount=amount, unit="s"))
+def gate_blocks(verdict: Verdict, point: Evaluation) -> tuple[Block, ...]:
+    """Gates that keep out a configuration which every rule allows, and the one that turned the answer itself down."""
+    broken = dict(point.broken)
+    hurdle, borrow = verdict.problem.hurdle, verdict.problem.borrow
+    cooling = sorted(point.changes & hurdle.forbidden) if hurdle else []
+    blocks = [
+        Block(name=f"cooldown.{kind.value}", text=f"a {kind.value} change is in its cooldown", amount=0.0, unit="")
+        for kind in cooling
+    ]
+    if excess_ms := broken.get(Builtin.HYSTERESIS):
+        blocks.append(Block(name="hysteresis", text="gains too little over staying", amount=excess_ms / 1000, unit="s"))
+    if excess_ms := broken.get(Builtin.BORROW_GATE):
+        blocks.append(Block(name="borrow_gate", text="borrowing does not pay", amount=excess_ms / 1000, unit="s"))
+    if excess := broken.get(Builtin.BORROW_LIMIT):
+        text = f"at most {borrow.max_workers} overlap workers may be borrowed now"
+        blocks.append(Block(name="borrow_limit", text=text, amount=excess, unit="workers"))
+    if not blocks:
+        blocks = list(_refused(verdict, point))
     return tuple(blocks)
+
+
+def _refused(verdict: Verdict, point: Evaluation) -> Iterator[Block]:
+    """What turned the solver's own answer down after the solve: veto, or the error of the predictions."""
+    answer, refusal = verdict.solution.assignment, verdict.refusal
+    if refusal is None or answer is None or verdict.rejected is None or answer == verdict.assignment:
+        return
+    if same_configuration(verdict.rejected.counts, point.counts):
+        yield Block(
+            name=refusal.code.value, text=refusal.why, amount=refusal.short_s, unit="s" if refusal.short_s else ""
+        )
 
 
 def _ungated(verdict: Verdict) -> DecisionProblem:

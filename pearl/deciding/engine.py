@@ -16,8 +16,13 @@ from pearl.core.problem import (
 )
 from pearl.core.situation import Situation
 from pearl.core.workload import Workload
+from pearl.deciding import refusals
+from pearl.deciding.conditions import in_words
+from pearl.deciding.facts import NO_WINDOW_S
 from pearl.deciding.gates import borrow_gate_ms, hurdle, in_cooldown, threshold_ms
 from pearl.deciding.posing import Posed, pose
+from pearl.deciding.refusals import Refusal
+from pearl.deciding.standing import loss, optima
 from pearl.makespan.protocol import Predictor
 from pearl.policy.model import Policy
 from pearl.solving.driver import solve_problem
@@ -43,6 +48,8 @@ class Verdict:
     reasons: tuple[Reason, ...]
     forced_by: tuple[str, ...] = ()
     rejected: Evaluation | None = None
+    refusal: Refusal | None = None
+    """Why `rejected` was turned down."""
 
     @cached_property
     def chosen(self) -> Evaluation:
@@ -108,14 +115,24 @@ def _borrow_terms(posed: Posed, solver: Solver, limits: Limits) -> tuple[BorrowT
         cost_s = max(0.0, cost_s - posed.situation.costs.borrow_s)
     window_ms = UNREACHABLE_MS if rules.window_s is None else round(rules.window_s * 1000)
     gate_ms = borrow_gate_ms(base_ms=base.makespan_ms, window_ms=window_ms, cost_ms=round(cost_s * 1000))
-    data = {"base_s": base.makespan_ms / 1000, "gate_s": gate_ms / 1000, "min_saving_s": cost_s}
-    if rules.window_s is not None:
-        data["window_s"] = rules.window_s
-    text = f"borrowing must bring the makespan to {gate_ms / 1000:.1f} s; {base.makespan_ms / 1000:.1f} s without it"
-    note = Reason(code=ReasonCode.BORROW_GATE, text=text, data=data)
+    note = _borrow_note(base_ms=base.makespan_ms, gate_ms=gate_ms, cost_s=cost_s, window_s=rules.window_s)
     if gate_ms <= 0:
         return NO_BORROW, (note,)
     return BorrowTerms(max_workers=posed.borrow_limit, gate_ms=gate_ms), (note,)
+
+
+def _borrow_note(*, base_ms: int, gate_ms: int, cost_s: float, window_s: float | None) -> Reason:
+    """The bar for borrowing and what it was made from; a window without a known end is left out."""
+    base_s, gate_s = base_ms / 1000, gate_ms / 1000
+    data = {"base_s": base_s, "gate_s": gate_s, "min_saving_s": cost_s}
+    within = ""
+    if window_s is not None and window_s < NO_WINDOW_S:
+        data["window_s"] = window_s
+        within = f", with the GPUs free for {window_s:.1f} s"
+    text = f"borrowing must bring the makespan to {gate_s:.1f} s{within}; {base_s:.1f} s without it"
+    if gate_ms <= 0:
+        text = f"borrowing cannot pay: it costs {cost_s:.1f} s{within}; {base_s:.1f} s without it"
+    return Reason(code=ReasonCode.BORROW_GATE, text=text, data=data)
 
 
 def _base_solution(posed: Posed, solver: Solver, limits: Limits) -> Solution:
@@ -183,7 +200,9 @@ def _after_gates(verdict: Verdict, solver: Solver | None, limits: Limits) -> Ver
 def _switch_reasons(verdict: Verdict) -> Verdict:
     chosen, stay_ms = verdict.chosen, verdict.posed.stay_ms
     if verdict.forced_by:
-        text = f"staying breaks {', '.join(verdict.forced_by)}"
+        broken = ", ".join(in_words(verdict.forced_by, verdict.problem.rules))
+        left = verdict.posed.stay_counts
+        text = f"staying breaks {broken}; {left.label() if left.serving else 'nothing'} would be left to serve"
         return _add(verdict, Reason(code=ReasonCode.FORCED, text=text))
     gain_s = (stay_ms - chosen.makespan_ms) / 1000
     text = f"{chosen.counts.label()} is best: {gain_s:.1f} s off the {stay_ms / 1000:.1f} s of staying"
@@ -199,18 +218,14 @@ def _veto(verdict: Verdict) -> Verdict:
     if verdict.outcome is not Outcome.SWITCH or verdict.forced_by or rules.semantics is not HysteresisSemantics.VETO:
         return verdict
     chosen = verdict.chosen
-    cooling = sorted(
-        kind.value
-        for kind in chosen.changes
-        if in_cooldown(rules.cooldown(kind), verdict.posed.situation.changes.get(kind))
-    )
+    cooling = [
+        kind for kind in chosen.changes if in_cooldown(rules.cooldown(kind), verdict.posed.situation.changes.get(kind))
+    ]
     if cooling:
-        return _turned_down(verdict, ReasonCode.COOLDOWN, f"a {' and '.join(cooling)} change is in its cooldown")
-    need_ms = threshold_ms(rules, chosen.changes)
-    gain_ms = verdict.posed.stay_ms - chosen.makespan_ms
-    if chosen.changes and gain_ms < need_ms:
-        text = f"it gains {gain_ms / 1000:.1f} s, and {need_ms / 1000:.1f} s are asked for"
-        return _turned_down(verdict, ReasonCode.HYSTERESIS, text)
+        return _turned_down(verdict, refusals.in_cooldown(cooling))
+    asked_ms, gain_ms = threshold_ms(rules, chosen.changes), verdict.posed.stay_ms - chosen.makespan_ms
+    if chosen.changes and gain_ms < asked_ms:
+        return _turned_down(verdict, refusals.too_little(gain_ms=gain_ms, asked_ms=asked_ms))
     return verdict
 
 
@@ -221,47 +236,61 @@ def _calibrated(verdict: Verdict) -> Verdict:
         return verdict
     stay_ms = verdict.posed.stay_ms
     margin = (stay_ms - verdict.chosen.makespan_ms) / stay_ms
-    if margin >= error:
-        return verdict
-    text = f"predictions miss measurement by {error:.1%}, more than the {margin:.1%} to be gained"
-    return _turned_down(verdict, ReasonCode.CALIBRATION, text)
+    return verdict if margin >= error else _turned_down(verdict, refusals.mispredicted(error=error, margin=margin))
 
 
-def _turned_down(verdict: Verdict, code: ReasonCode, why: str) -> Verdict:
+def _turned_down(verdict: Verdict, refusal: Refusal) -> Verdict:
     """The same verdict as a keep, with what was turned down."""
     rejected = verdict.chosen
+    label = rejected.counts.label()
     reason = Reason(
-        code=code,
-        text=f"{rejected.counts.label()} turned down: {why}",
-        data={"rejected": rejected.counts.label(), "rejected_s": rejected.makespan_ms / 1000},
+        code=refusal.code,
+        text=f"{label} turned down: {refusal.why}",
+        data={"rejected": label, "rejected_s": rejected.makespan_ms / 1000, **refusal.data},
     )
-    return replace(verdict, outcome=Outcome.KEEP, assignment=verdict.posed.stay, reasons=(reason,), rejected=rejected)
+    return replace(
+        verdict,
+        outcome=Outcome.KEEP,
+        assignment=verdict.posed.stay,
+        reasons=(reason,),
+        rejected=rejected,
+        refusal=refusal,
+    )
 
 
 def _keep_reasons(verdict: Verdict, solver: Solver | None, limits: Limits) -> Verdict:
-    """Why nothing changes: nothing is better, or the hurdle turned the better one down."""
-    if solver is None:
-        return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text="nothing better passes the policy's gates"))
+    """Why nothing changes: nothing is better, or a better one is kept out by the hurdle, which takes a solve to say."""
     if verdict.problem.hurdle is not None:
+        if solver is None:
+            return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text="nothing better passes the policy's gates"))
         free = solve_problem(replace(verdict.problem, hurdle=None), solver, limits=limits)
         if free.assignment is not None and free.assignment != verdict.assignment:
-            return _hurdle_kept(verdict, free.assignment)
-    label = verdict.posed.stay_counts.label()
-    return _add(
-        verdict, Reason(code=ReasonCode.NO_BETTER, text=f"nothing is better than {label} by the policy's tiers")
-    )
+            return _hurdle_kept(verdict, free.assignment, solver, limits)
+    return _nothing_better(verdict)
 
 
-def _hurdle_kept(verdict: Verdict, better: Assignment) -> Verdict:
-    hurdle_ = verdict.problem.hurdle
+def _nothing_better(verdict: Verdict) -> Verdict:
+    text = f"nothing is better than {verdict.posed.stay_counts.label()} by the policy's tiers"
+    return _add(verdict, Reason(code=ReasonCode.NO_BETTER, text=text))
+
+
+def _hurdle_kept(verdict: Verdict, better: Assignment, solver: Solver, limits: Limits) -> Verdict:
+    """Turn down what would be best without thresholds and cooldowns, by what decides with them."""
+    problem = verdict.problem
+    assert problem.hurdle is not None, "only a hurdle keeps a better one out"
+    point, stay = evaluate(problem, better), evaluate(problem, verdict.assignment)
     other = replace(verdict, assignment=better)
-    cooling = sorted(kind.value for kind in other.chosen.changes if hurdle_ and kind in hurdle_.forbidden)
+    cooling = point.changes & problem.hurdle.forbidden
     if cooling:
-        return _turned_down(other, ReasonCode.COOLDOWN, f"a {' and '.join(cooling)} change is in its cooldown")
-    gain_ms = verdict.posed.stay_ms - other.chosen.makespan_ms
-    need_ms = threshold_ms(verdict.posed.bound.hysteresis, other.chosen.changes)
-    text = f"it gains {gain_ms / 1000:.1f} s, and {need_ms / 1000:.1f} s are asked for"
-    return _turned_down(other, ReasonCode.HYSTERESIS, text)
+        return _turned_down(other, refusals.in_cooldown(cooling))
+    if not point.feasible:
+        asked_ms = threshold_ms(verdict.posed.bound.hysteresis, point.changes)
+        gain_ms = verdict.posed.stay_ms - point.makespan_ms
+        return _turned_down(other, refusals.too_little(gain_ms=gain_ms, asked_ms=asked_ms))
+    lost = loss(problem, point, stay, optima(problem, solver, limits))
+    if lost is None and not point.charge_ms:
+        return _nothing_better(verdict)
+    return _turned_down(other, refusals.outdone(problem, point, stay, lost))
 
 
 def _mandatory(posed: Posed) -> tuple[Reason, ...]:

@@ -12,6 +12,7 @@ from pearl.core.cluster import Counts
 from pearl.core.decision import Candidate, RuleReport
 from pearl.core.problem import Rule
 from pearl.core.source import Span
+from pearl.deciding.standing import tier_unit
 from pearl.planning import estimate_s, step_to_dict
 from pearl.report import schema as doc
 from pearl.solving.evaluate import linear_value
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pearl.deciding.alternatives import Alternative, Block
     from pearl.deciding.diagnosis import Correction, Diagnosis, ResourceFix
     from pearl.deciding.sensitivity import Flip
+    from pearl.deciding.standing import Loss, TierPair
 
 DECIMALS = 6
 """Seconds to the microsecond: below that the figures are noise of the arithmetic."""
@@ -151,7 +153,7 @@ def _tiers(result: Result) -> list[doc.TierDocument]:
     tiers = priced_tiers(result.verdict.problem)
     padded = [*map(_round, values), *[None] * (len(tiers) - len(values))]
     return [
-        doc.TierDocument(name=t.tier.name, value=value, unit=t.tier.terms[0].unit if t.tier.terms else "")
+        doc.TierDocument(name=t.tier.name, value=value, unit=tier_unit(t.tier))
         for t, value in zip(tiers, padded, strict=True)
     ]
 
@@ -206,6 +208,34 @@ def _alternative(other: Alternative) -> doc.AlternativeDocument:
         role_changes=other.role_changes,
         delta_changes=other.delta_changes,
         blocks=[_block(block) for block in other.blocks],
+        tiers=[_tier_pair(pair) for pair in other.tiers],
+        charged_s=_round(other.charged_s),
+        loss=_loss(other.loss, other.lost_to) if other.loss and other.lost_to else None,
+    )
+
+
+def _tier_pair(pair: TierPair) -> doc.TierPairDocument:
+    return doc.TierPairDocument(
+        number=pair.number,
+        name=pair.name,
+        unit=pair.unit,
+        value=_round(pair.value),
+        chosen=_round(pair.against),
+        tolerance=_round(pair.tolerance),
+    )
+
+
+def _loss(loss: Loss, lost_to: Counts) -> doc.LossDocument:
+    tier = loss.tier
+    return doc.LossDocument(
+        number=tier.number,
+        tier=tier.name,
+        unit=tier.unit,
+        value=_round(tier.value),
+        against=_round(tier.against),
+        lost_to=lost_to.label(),
+        tolerated=[pair.name for pair in loss.tolerated],
+        text=loss.text(),
     )
 
 

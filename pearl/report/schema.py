@@ -160,6 +160,35 @@ class BlockDocument(Part):
     line: int | None
 
 
+class TierPairDocument(Part):
+    """One tier of a configuration and of the chosen one; both contain penalties and charged thresholds."""
+
+    number: int
+    """From 1, in the order of solving."""
+    name: str
+    unit: str
+    value: float
+    chosen: float
+    tolerance: float
+    """Share of the tier's optimum by which later tiers may worsen it."""
+
+
+class LossDocument(Part):
+    """The tier that decided against a configuration which nothing blocks."""
+
+    number: int
+    tier: str
+    unit: str
+    value: float
+    against: float
+    """The same tier at `lost_to`."""
+    lost_to: str
+    """The solver's answer: the chosen configuration, or one that a gate then turned down."""
+    tolerated: list[str]
+    """Earlier tiers in which the two differ, within the tolerance."""
+    text: str
+
+
 class AlternativeDocument(Part):
     """A configuration beside the chosen one."""
 
@@ -171,6 +200,12 @@ class AlternativeDocument(Part):
     delta_changes: int
     blocks: list[BlockDocument]
     """Empty: allowed, and only the objective speaks against it."""
+    tiers: list[TierPairDocument]
+    """Empty where a rule forbids the configuration, or where the chosen one cannot run."""
+    charged_s: float
+    """Thresholds charged for its changes (`semantics: charge`); they are part of its tiers."""
+    loss: LossDocument | None
+    """Null where something blocks it, where it is chosen or as good, and where no optimum was proved."""
 
 
 class FlipDocument(Part):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from pearl.deciding.standing import told_apart
 from pearl.report import schema as doc
 from pearl.report.columns import columns
 
@@ -145,11 +146,11 @@ def _diagnosis(diagnosis: doc.DiagnosisDocument | None) -> Iterator[str]:
 def _asked(result: doc.ResultDocument) -> Iterator[str]:
     for other in result.why or ():
         yield f"Why not {other.configuration}?"
-        yield from _verdict_on(other)
+        yield from _verdict_on(other, result)
     if result.alternatives is not None:
         yield "Alternatives"
         rows = [
-            (a.configuration, _seconds(a.makespan_s), _signed(a.delta_s), _short_verdict(a))
+            (a.configuration, _seconds(a.makespan_s), _signed(a.delta_s), _short_verdict(a, result))
             for a in result.alternatives
         ]
         yield from columns(rows, right=frozenset({1, 2}))
@@ -166,21 +167,44 @@ def _signed(value: float | None) -> str:
     return "" if value is None else f"{value:+.1f} s"
 
 
-def _short_verdict(other: doc.AlternativeDocument) -> str:
+def _short_verdict(other: doc.AlternativeDocument, result: doc.ResultDocument) -> str:
     if other.blocks:
         return "blocked by " + ", ".join(block.name for block in other.blocks)
-    return f"allowed, {other.delta_changes:+d} role changes"
+    return f"{_allowed(other, result)}; {other.delta_changes:+d} role changes"
 
 
-def _verdict_on(other: doc.AlternativeDocument) -> Iterator[str]:
-    if not other.blocks:
-        makespan = f"{_seconds(other.makespan_s)} ({_signed(other.delta_s)})"
-        yield f"  allowed: makespan {makespan}, {other.delta_changes:+d} role changes"
-        return
+def _allowed(other: doc.AlternativeDocument, result: doc.ResultDocument) -> str:
+    """What became of a configuration that nothing blocks."""
+    if other.loss:
+        to = other.loss.lost_to
+        which = "" if to == result.decision.configuration else f"; {to}, which it lost to, was turned down itself"
+        return f"allowed, but {other.loss.text}{which}"
+    if other.configuration == result.decision.configuration:
+        return "this is the configuration chosen"
+    if result.solver.status != "optimal":
+        return "allowed; the search ended before it was held against all others"
+    return "allowed, and as good in every tier"
+
+
+def _verdict_on(other: doc.AlternativeDocument, result: doc.ResultDocument) -> Iterator[str]:
     for block in other.blocks:
         place = f" at {block.file}:{block.line}" if block.file else ""
         amount = f", by {block.amount:g} {block.unit}".rstrip() if block.amount else ""
         yield f"  blocked by {block.name}{place}{amount}: {block.text}"
+    if not other.blocks:
+        yield f"  {_allowed(other, result)}"
+    if other.makespan_s is not None:
+        makespan = f"{_seconds(other.makespan_s)} ({_signed(other.delta_s)})"
+        charged = f", {other.charged_s:.1f} s charged for its changes" if other.charged_s else ""
+        yield f"  makespan {makespan}, {other.delta_changes:+d} role changes{charged}"
+    if other.tiers:
+        head = ("tier", other.configuration, f"{result.decision.configuration} (chosen)")
+        yield from columns([head, *map(_tier_row, other.tiers)], indent="    ", right=frozenset({1, 2}))
+
+
+def _tier_row(pair: doc.TierPairDocument) -> tuple[str, str, str]:
+    value, chosen = told_apart(pair.value, pair.chosen)
+    return pair.name, f"{value} {pair.unit}".rstrip(), f"{chosen} {pair.unit}".rstrip()
 
 
 def _flip(flip: doc.FlipDocument) -> tuple[str, str, str]:

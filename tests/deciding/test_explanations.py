@@ -12,11 +12,12 @@ from pearl.core.cluster import Counts, Role, Zone
 from pearl.deciding.alternatives import alternatives, parse_counts, why_not
 from pearl.deciding.diagnosis import diagnose, minimal_conflict
 from pearl.errors import UsageError
+from pearl.policy.load import load_policy
 from pearl.scheduler import deliberate
 from pearl.solving.driver import solve_problem
 from pearl.solving.protocol import Limits, SolveStatus
 from pearl.solving.registry import resolve
-from tests.deciding.worlds import TablePredictor, policy, situation, workers
+from tests.deciding.worlds import POLICY, TablePredictor, policy, situation, workers
 
 LIMITS = Limits(time_s=10.0)
 RESERVED = workers(Zone.RESERVED, 4, Role.COLOCATED)
@@ -24,12 +25,12 @@ PAIRS = {(1, 3): 95_000, (2, 2): 60_000, (3, 1): 70_000}
 FOUR = {1: 400_000, 2: 200_000, 3: 140_000, 4: 100_000}
 
 
-def verdict_on(tmp_path, extra: str = "", **fields):
+def verdict_on(tmp_path, extra: str = "", semantics: str = "gate", pairs=PAIRS, **fields):
     at = situation(fields.pop("pool", RESERVED), **fields)
     tick = deliberate(
         at,
-        policy(tmp_path, extra=extra),
-        predictor=TablePredictor(colocated=FOUR, pairs=PAIRS),
+        policy(tmp_path, extra=extra, semantics=semantics),
+        predictor=TablePredictor(colocated=FOUR, pairs=pairs),
         solver=resolve("cpsat"),
     )
     assert tick.verdict is not None
@@ -71,6 +72,57 @@ def test_why_not_names_the_rule_its_line_and_the_amount(tmp_path):
     assert block.span.line == 13
     assert blocked.makespan_s == 60.0
     assert blocked.role_changes == 4
+
+
+def valued(tmp_path):
+    """A verdict by makespan and pool size in one tier: the fastest configuration does not win."""
+    path = tmp_path / "valued.yaml"
+    text = POLICY.replace("SEMANTICS", "gate").replace("EXTRA", "")
+    tier = "{name: value, minimize: T + 30s * (N_C + N_P + N_D)}"
+    path.write_text(text.replace("{name: makespan, minimize: T}", tier), encoding="utf-8")
+    predictor = TablePredictor(colocated=FOUR, pairs={(1, 1): 85_000, (2, 2): 60_000})
+    tick = deliberate(situation(RESERVED), load_policy(path), predictor=predictor, solver=resolve("cpsat"))
+    assert tick.verdict is not None
+    return tick.verdict
+
+
+def test_why_not_names_the_tier_in_which_an_allowed_configuration_lost(tmp_path):
+    verdict = valued(tmp_path)
+    assert verdict.chosen.counts.label() == "1P1D"
+    faster = why_not(verdict, parse_counts("2P2D"), resolve("cpsat"), LIMITS)
+    assert (faster.blocks, faster.delta_s) == ((), -25.0)
+    assert faster.loss is not None
+    assert faster.loss.text() == "worse in tier 1 'value': 180 s against 145 s"
+    assert [(t.name, t.value, t.against, t.unit) for t in faster.tiers] == [
+        ("value", 180.0, 145.0, "s"),
+        ("churn", 12.0, 8.0, ""),
+    ]
+    assert faster.lost_to == verdict.chosen.counts
+    others = alternatives(verdict, resolve("cpsat"), LIMITS, number=3)
+    assert [other.loss and other.loss.tier.name for other in others] == ["value"] * 3
+
+
+def test_under_charge_a_threshold_is_a_price_and_not_a_block(tmp_path):
+    verdict = verdict_on(tmp_path, semantics="charge")
+    slower = why_not(verdict, parse_counts("1P3D"), resolve("cpsat"), LIMITS)
+    assert slower.blocks == ()
+    assert slower.charged_s == 8.0
+    assert slower.loss is not None
+    assert slower.loss.text() == "worse in tier 1 'makespan': 103 s against 68 s"
+
+
+def test_under_veto_only_the_answer_itself_meets_the_threshold(tmp_path):
+    tables = {(2, 2): 95_000, (1, 3): 96_000}
+    verdict = verdict_on(tmp_path, semantics="veto", pairs=tables)
+    assert verdict.chosen.counts.label() == "4C"
+    refused = why_not(verdict, parse_counts("2P2D"), resolve("cpsat"), LIMITS)
+    assert [(b.name, b.amount) for b in refused.blocks] == [("hysteresis", pytest.approx(3.0))]
+    second = why_not(verdict, parse_counts("1P3D"), resolve("cpsat"), LIMITS)
+    assert second.blocks == ()
+    assert second.loss is not None
+    assert second.loss.tier.name == "makespan"
+    assert second.lost_to is not None
+    assert second.lost_to.label() == "2P2D"
 
 
 def test_why_not_says_when_there_are_too_few_workers(tmp_path):
