@@ -16,7 +16,7 @@ Every message says where, what, and the next move; the command line turns the cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pearl.core.source import Span
@@ -90,3 +90,15 @@ class NoAnswerError(PearlError):
     """The time limit passed before any answer was found."""
 
     exit_code = 4
+
+
+def every_fault(attempts: Iterable[Callable[[], object]]) -> None:
+    """Make every attempt, whatever the others come to; raises one InputError with the faults of all, each once."""
+    found: dict[str, Fault] = {}
+    for attempt in attempts:
+        try:
+            attempt()
+        except InputError as e:
+            found |= {str(fault): fault for fault in e.faults}
+    if found:
+        raise InputError(found.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -21,11 +22,40 @@ def write_whole(path: Path, data: str | bytes) -> None:
         raise InputError(f"cannot write {path}: {e.strerror or e}") from None
 
 
+def check_writable(path: Path) -> None:
+    """Raise now what `write_whole` would raise, so that long work is not done for a file that cannot be written.
+
+    Leaves no trace; the content of a file that is there is not touched.
+    """
+    try:
+        _try(path.resolve())
+    except OSError as e:
+        raise InputError(f"cannot write {path}: {e.strerror or e}") from None
+
+
+def _try(target: Path) -> None:
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists() and not target.is_file():
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return
+    partial = _partial(target)
+    try:
+        partial.touch()
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.partial")
+
+
 def _write(target: Path, raw: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(raw)
         return
-    partial = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    partial = _partial(target)
     try:
         partial.write_bytes(raw)
         partial.replace(target)

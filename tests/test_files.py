@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pearl.errors import InputError
-from pearl.files import write_whole
+from pearl.files import check_writable, write_whole
 
 
 def test_text_and_bytes_are_written_as_they_are(tmp_path: Path) -> None:
@@ -77,3 +77,25 @@ def test_what_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
         write_whole(tmp_path / "no" / "file", "x")
     with pytest.raises(InputError, match=r"cannot write .*: Is a directory"):
         write_whole(tmp_path, "x")
+
+
+def test_a_check_says_what_writing_would_and_leaves_no_trace(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("old")
+    check_writable(kept)
+    check_writable(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert kept.read_text() == "old"
+    for path in (tmp_path / "no" / "file", tmp_path, kept / "below", tmp_path / ("n" * 300)):
+        with pytest.raises(InputError, match=r"cannot write ") as checked:
+            check_writable(path)
+        with pytest.raises(InputError) as written:
+            write_whole(path, "x")
+        assert str(checked.value) == str(written.value)
+
+
+def test_a_check_does_not_open_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    assert pipe.is_fifo()

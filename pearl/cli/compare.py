@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +29,8 @@ ORACLE = "enumerate"
 @click.option("--predictor", "predictors", multiple=True, help="Predictor; repeatable. Default: the policy's.")
 @options.set_option
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Solves per time's median.")
-@click.option("--time-limit", type=options.Seconds(), default=30.0, metavar="SECONDS")
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write a CSV file.")
+@click.option("--time-limit", type=options.Seconds(), default=30.0, metavar="TIME")
+@click.option("--csv", "csv_path", type=options.OutputFile(), help="Also write a CSV file.")
 @options.format_option
 @options.output_option
 @click.pass_context
@@ -55,16 +56,31 @@ def compare(
     from pearl.report.comparison import comparison_csv, comparison_data, comparison_text
 
     with options.only_result_on_stdout():
+        asked = list(product(scenarios, policies or (None,), predictors or (None,)))
+        chosen = _solvers(solvers)
+        _check(asked, sets)
         instances = [
             solve(scenario, policy=policy, sets=sets, predictor=predictor, time_limit_s=time_limit)
-            for scenario, policy, predictor in product(scenarios, policies or (None,), predictors or (None,))
+            for scenario, policy, predictor in asked
         ]
-        rows = _rows(instances, _solvers(solvers), repeats)
+        rows = _rows(instances, chosen, repeats)
     if csv_path is not None:
         options.emit(comparison_csv(rows), csv_path)
     text = comparison_text(rows) if format is Format.TABLE else options.dump(comparison_data(rows), format)
     options.emit(text, output)
     ctx.exit(EXIT_DISAGREES if any(measured.agrees is False for _, measured in rows) else 0)
+
+
+def _check(asked: Sequence[tuple[str, str | None, str | None]], sets: Mapping[str, str]) -> None:
+    """Read every input before the first solve; raises InputError with the faults of all."""
+    from pearl.api import choose_policy, choose_predictor
+    from pearl.errors import every_fault
+    from pearl.scenario.load import load_scenario
+
+    def read(scenario: str, policy: str | None, predictor: str | None) -> None:
+        choose_predictor(choose_policy(load_scenario(scenario), policy, sets), predictor)
+
+    every_fault(partial(read, *one) for one in asked)
 
 
 def _solvers(names: tuple[str, ...]) -> list[Solver]:

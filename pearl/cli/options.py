@@ -21,19 +21,53 @@ Decorator = Callable[[CommandT], CommandT]
 
 
 class Seconds(click.FloatRange):
-    """A finite time in seconds, 0 or more, or more than 0: `nan` passes every comparison of a plain range."""
+    """A finite time of `least` or more, or more than 0: `90`, which is in seconds, or `2h`, `150ms`.
 
-    name = "seconds"
+    `nan` passes every comparison of a plain range, and is refused here.
+    """
 
-    def __init__(self, *, positive: bool = True) -> None:
-        super().__init__(min=0, min_open=positive, max=LONGEST_S)
+    name = "time"
+
+    def __init__(self, *, positive: bool = True, least: float = 0) -> None:
+        super().__init__(min=least, min_open=positive and not least, max=LONGEST_S)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; fails like any click type."""
-        number = super().convert(value, param, ctx)
+        """The number of seconds; fails like any click type."""
+        number = super().convert(self._seconds(value, param, ctx), param, ctx)
         if math.isnan(number):
             self.fail(f"{value} is no number of seconds", param, ctx)
         return number
+
+    def _seconds(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        from pearl.scenario.units import Dimension, parse_quantity
+
+        try:
+            return parse_quantity(value, Dimension.TIME)
+        except ValueError as e:
+            self.fail(f"{value!r}: {e}", param, ctx)
+
+
+class OutputFile(click.Path):
+    """A file that a command writes; one that cannot be written is refused while nothing has run yet."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, readable=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; fails like any click type."""
+        from pearl.errors import InputError
+        from pearl.files import check_writable
+
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            check_writable(path)
+        except InputError as e:
+            self.fail(str(e), param, ctx)
+        return path
 
 
 class Format(StrEnum):
@@ -74,7 +108,7 @@ def output_option(function: CommandT) -> CommandT:
     """`--output`, given as `output: Path | None`, for `emit`."""
     return click.option(
         "--output",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=OutputFile(),
         help="Write the result to this file, whole or not at all; standard output else.",
     )(function)
 

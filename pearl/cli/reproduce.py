@@ -20,10 +20,12 @@ EXIT_UNMET = 1
 @click.option("--quick", is_flag=True, help="One seed and shorter runs: noisier figures, and the report says so.")
 @click.option("--seeds", type=click.IntRange(min=1, max=100), help="Seeds per run, instead of the usual number.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a sign or order is not right, or fewer than 80% are met.")
+@click.option(
+    "--check", is_flag=True, help="Exit with 1 where a sign or order is not right, or fewer than 80% are met."
+)
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OutputFile(),
     metavar="FILE.png",
     help="Also draw published against simulated.",
 )
@@ -48,18 +50,19 @@ def reproduce(
     from dataclasses import replace
 
     from pearl.reproduce import report
+    from pearl.reproduce.plot import check_plot, write_plot
     from pearl.reproduce.rows import summarise
     from pearl.reproduce.run import choose_targets, plan_work, reproduce
     from pearl.reproduce.simulate import Effort
 
     targets = choose_targets(sections, models)
+    if plot is not None:
+        check_plot([target.unit for target in targets], plot)
     effort = Effort.quick() if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     with options.progress(len(plan_work(targets, effort)), "reproducing") as advance:
         rows = reproduce(targets, effort=effort, jobs=jobs or os.cpu_count() or 1, told=advance)
     if plot is not None:
-        from pearl.reproduce.plot import write_plot
-
         write_plot(rows, plot)
     data = report.rows_data(rows, effort)
     options.emit(report.rows_text(rows, effort) if format is Format.TABLE else options.dump(data, format), output)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +15,6 @@ from pearl.cli import options
 from pearl.cli.options import Format
 
 if TYPE_CHECKING:
-    from pearl.report.timeline import Timeline
     from pearl.sim.study import Run, RunSpec
 
 MOST_SEEDS = 100_000
@@ -28,15 +29,15 @@ MOST_SEEDS = 100_000
 @options.predictor_option
 @click.option("--trace", metavar="FILE", help="Availability trace of the preemptible zone, instead of the scenario's.")
 @click.option(
-    "--trace-from", type=options.Seconds(positive=False), default=0.0, metavar="SECONDS", help="Start in the trace."
+    "--trace-from", type=options.Seconds(positive=False), default=0.0, metavar="TIME", help="Start in the trace."
 )
-@click.option("--horizon", type=options.Seconds(), metavar="SECONDS", help="Simulated time.")
+@click.option("--horizon", type=options.Seconds(), metavar="TIME", help="Simulated time, in seconds or such as 2h.")
 @click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
 @click.option("--forecaster", default="observed", show_default=True, help="Source of the policy's forecasts.")
 @click.option(
     "--tick",
-    type=click.FloatRange(min=1),
-    metavar="SECONDS",
+    type=options.Seconds(least=1),
+    metavar="TIME",
     help="Also decide so often. Default: on events only, and every 15 s for policies that read demand forecasts.",
 )
 @click.option(
@@ -45,17 +46,15 @@ MOST_SEEDS = 100_000
 @options.seed_option
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default.")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Run on a Ray cluster: an address, auto, or local.")
-@click.option(
-    "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write the event log of each run, JSON lines."
-)
+@click.option("--log", type=options.OutputFile(), help="Write the event log of each run, JSON lines.")
 @click.option(
     "--timeline",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OutputFile(),
     multiple=True,
     metavar="FILE.png|html",
     help="Draw each run; repeatable.",
 )
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write a CSV file.")
+@click.option("--csv", "csv_path", type=options.OutputFile(), help="Also write a CSV file.")
 @options.format_option
 @options.output_option
 def simulate(
@@ -83,14 +82,14 @@ def simulate(
 ) -> None:
     """Simulate SCENARIO under each policy, with the scheduler of `pearl solve`; every figure is a simulated one.
 
-    With several runs, the files of --log and --timeline get the policy and the seed into their names.
+    With several runs, the files of --log and --timeline get the policy and the seed into their names. Policies of one
+    name are called by their files. Every input and output is checked before the first run.
     """
-    from pearl.report.simulation import study_csv, study_data, study_text
+    from pearl.errors import UsageError
+    from pearl.report.simulation import study_csv, study_data, study_text, study_warnings
     from pearl.scenario.load import load_scenario
-    from pearl.sim.study import RunSpec
+    from pearl.sim.study import RunSpec, prepare
 
-    for picture in timeline:
-        _drawer(picture)
     first = load_scenario(scenario).seed if seed is None else seed
     specs = [
         RunSpec(
@@ -111,10 +110,18 @@ def simulate(
         for policy in policies or (None,)
         for index in range(seeds)
     ]
+    if len(set(policies)) < len(policies):
+        raise UsageError("a policy is given twice; expected each one once")
+    for picture in timeline:
+        _check_picture(picture)
     with options.only_result_on_stdout():
-        runs = _run(specs, jobs or os.cpu_count() or 1, ray_address)
+        ready = prepare(specs)
+        _check_places(ready, log, timeline, (csv_path, output))
+        runs = _run(ready, jobs or os.cpu_count() or 1, ray_address)
     for run in runs:
         _write_pictures(run, log, timeline, several=len(runs) > 1)
+    for warning in study_warnings(runs):
+        click.echo(f"warning: {warning}", err=True)
     if csv_path is not None:
         options.emit(study_csv(runs), csv_path)
     options.emit(study_text(runs) if format is Format.TABLE else options.dump(study_data(runs), format), output)
@@ -133,36 +140,55 @@ def _run(specs: Sequence[RunSpec], jobs: int, ray_address: str | None) -> tuple[
         return run_study(specs, jobs=jobs, done=done)
 
 
+def _place(path: Path, spec: RunSpec, *, several: bool) -> Path:
+    return path.with_name(f"{path.stem}.{spec.label}.{spec.seed}{path.suffix}") if several else path
+
+
+def _check_places(
+    specs: Sequence[RunSpec], log: Path | None, pictures: Sequence[Path], others: Sequence[Path | None]
+) -> None:
+    """Raise InputError where a file of a run cannot be written, or where two results would share one."""
+    from pearl.errors import UsageError, every_fault
+    from pearl.files import check_writable
+
+    several = len(specs) > 1
+    own = [_place(path, spec, several=several) for path in (log, *pictures) if path is not None for spec in specs]
+    every_fault(partial(check_writable, path) for path in own)
+    for path, count in Counter(path for path in (*own, *others) if path is not None).items():
+        if count > 1 and (path.is_file() or not path.exists()):
+            raise UsageError(f"{path} would hold two results; expected a file for each")
+
+
 def _write_pictures(run: Run, log: Path | None, pictures: Sequence[Path], *, several: bool) -> None:
     from pearl.sim.log import to_jsonl
 
-    def place(path: Path) -> Path:
-        return path.with_name(f"{path.stem}.{run.figures.policy}.{run.spec.seed}{path.suffix}") if several else path
-
     if log is not None:
-        options.emit(to_jsonl(run.report.log), place(log))
+        options.emit(to_jsonl(run.report.log), _place(log, run.spec, several=several))
     for picture in pictures:
-        _draw(run, place(picture))
+        _draw(run, _place(picture, run.spec, several=several))
 
 
 def _draw(run: Run, path: Path) -> None:
     from pearl.report.simulation import study_data
-    from pearl.report.timeline import picture_title, timeline_of
+    from pearl.report.timeline import html_text, picture_title, timeline_of, write_png
 
-    drawn = timeline_of(run.report.log, run.horizon_s)
+    drawn = timeline_of(run.report.log, run.figures.horizon_s)
     title = picture_title(policy=run.figures.policy, scenario=run.spec.scenario, seed=run.spec.seed)
-    _drawer(path, study_data([run])["results"])(drawn, path, title)
+    if path.suffix.lower() == ".png":
+        write_png(drawn, path, title=title)
+    else:
+        options.emit(html_text(drawn, title=title, results=study_data([run])["results"]), path)
 
 
-def _drawer(path: Path, results: Sequence[Mapping[str, Any]] = ()) -> Callable[[Timeline, Path, str], None]:
-    """What draws a file of this name; raises UsageError where nothing does."""
+def _check_picture(path: Path) -> None:
+    """Raise UsageError where nothing draws a file of this name."""
     from pearl.errors import UsageError
-    from pearl.report.timeline import html_text, write_png
+    from pearl.report.png import check_png
 
     match path.suffix.lower():
         case ".png":
-            return lambda drawn, target, title: write_png(drawn, target, title=title)
+            check_png(path, hint="or write .html")
         case ".html":
-            return lambda drawn, target, title: options.emit(html_text(drawn, title=title, results=results), target)
+            pass
         case other:
             raise UsageError(f"no picture format {other!r}; expected a file name in .png or .html")

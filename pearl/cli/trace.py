@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pearl.cli.options import OutputFile, emit
 
 if TYPE_CHECKING:
     from pearl.sim.traces.availability import AvailabilityTrace
@@ -92,7 +93,7 @@ def info(
 @click.option("--start", type=duration, default="0s", help="Begin here.")
 @click.option("--length", type=duration, help="Take this much; all the rest else.")
 @click.option("--max-gpus", type=click.IntRange(min=1), help="Scale the curve so that its maximum is this.")
-@click.option("--out", type=_FILE, help="File to write; standard output else.")
+@click.option("--out", type=OutputFile(), help="File to write; standard output else.")
 def convert(
     *,
     file: Path,
@@ -126,7 +127,7 @@ def convert(
 @click.option("--horizon", type=duration, default="2h", show_default=True)
 @click.option("--grace", type=duration, default="30s", show_default=True, help="Notice before a reclaim.")
 @click.option("--oscillate", type=duration, help="A square wave of this period instead; abundance is its low share.")
-@click.option("--out", type=_FILE, help="File to write; standard output else.")
+@click.option("--out", type=OutputFile(), help="File to write; standard output else.")
 def generate(
     *,
     seed: int,
@@ -180,7 +181,7 @@ def generate(
 @click.option(
     "--max-context", type=click.IntRange(2, 10_000_000), help="Token limit; the trace's longest context else."
 )
-@click.option("--out", type=_FILE, help="File to write; standard output else.")
+@click.option("--out", type=OutputFile(), help="File to write; standard output else.")
 def profile(
     *,
     file: Path,
@@ -199,7 +200,7 @@ def profile(
     read = read_agents(file, format_name=format_name)
     fitted = workload(read, trajectories=trajectories, shape=Shape(shape), max_context_tokens=max_context)
     notes = "".join(f"# {' '.join(note.split())}\n" for note in (f"fitted to {file.name}", *read.notes))
-    _write(notes + workload_text(fitted), out)
+    emit(notes + workload_text(fitted), out)
 
 
 def _options(grace_s: float, gpus_per_node: int) -> ReadOptions:
@@ -212,24 +213,7 @@ def _write_table(made: AvailabilityTrace, to: str, out: Path | None) -> None:
     from pearl.sim.traces.table import table_text
 
     writers = {"csv": table_text}
-    _write(writers[to](made), out)
-
-
-def _write(text: str, out: Path | None) -> None:
-    """Print, or write a file that is whole or not there at all."""
-    if out is None:
-        click.echo(text, nl=False)
-        return
-    from pearl.errors import InputError
-
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out)
-    except OSError as e:
-        raise InputError(f"cannot write {out}: {e.strerror or e}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    emit(writers[to](made), out)
 
 
 def _availability_lines(summary: dict[str, Any]) -> Iterator[str]:

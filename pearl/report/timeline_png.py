@@ -11,8 +11,8 @@ from typing import Any
 
 from pearl.core.cluster import Role, Zone
 from pearl.core.decision import Outcome
-from pearl.errors import UsageError
 from pearl.files import write_whole
+from pearl.report.png import check_matplotlib
 from pearl.report.timeline_data import PHASES, Bar, Curve, DecisionMark, MarkKind, Phase, Timeline
 from pearl.report.timeline_layout import (
     ALARM_COLOUR,
@@ -59,13 +59,10 @@ def write_png(timeline: Timeline, path: Path, *, title: str) -> None:
 
 def png_bytes(timeline: Timeline, *, title: str) -> bytes:
     """The picture as the bytes of a PNG file; raises UsageError where matplotlib is missing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(
-            "PNG pictures need matplotlib, which is not installed; run: pip install 'pearl[report]', or write .html"
-        ) from None
+    check_matplotlib(hint="or write .html")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     stacks = stacks_of(timeline)
     panels = _panels(timeline, stacks)
     figure = Figure(figsize=(WIDTH_IN, sum(panel.height_in for panel in panels) + 0.2 * len(panels) + 1.0), dpi=DPI)

@@ -8,11 +8,20 @@ from pathlib import Path
 
 from pearl.errors import UsageError
 from pearl.files import write_whole
+from pearl.report.png import check_png
 from pearl.reproduce.rows import Row, Verdict
 from pearl.reproduce.targets import Unit
 
 _COLOURS = {Verdict.WITHIN: "tab:green", Verdict.OUTSIDE: "tab:orange", Verdict.WRONG: "tab:red"}
 _ROW_INCHES = 0.32
+_DRAWN = (Unit.GAIN, Unit.SPEEDUP, Unit.CHANGE)
+
+
+def check_plot(units: Sequence[Unit], path: Path) -> None:
+    """Raise what `write_plot` would of rows in these units, before they are simulated."""
+    check_png(path)
+    if not set(units) & set(_DRAWN):
+        raise UsageError("no gain or speedup among these rows; nothing to draw")
 
 
 def write_plot(rows: Sequence[Row], path: Path) -> None:
@@ -20,15 +29,10 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
 
     Raises UsageError where there is nothing to draw or the report extra is missing, InputError where it cannot write.
     """
-    drawn = [row for row in rows if row.unit in (Unit.GAIN, Unit.SPEEDUP, Unit.CHANGE)]
-    if path.suffix.lower() != ".png":
-        raise UsageError(f"no picture format {path.suffix!r}; expected a file name in .png")
-    if not drawn:
-        raise UsageError("no gain or speedup among these rows; nothing to draw")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("a picture needs matplotlib: install the report extra") from None
+    check_plot([row.unit for row in rows], path)
+    from matplotlib.figure import Figure
+
+    drawn = [row for row in rows if row.unit in _DRAWN]
     figure = Figure(figsize=(9, 1.6 + _ROW_INCHES * len(drawn)), layout="constrained")
     axes = figure.add_subplot()
     for place, row in enumerate(drawn):

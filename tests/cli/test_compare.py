@@ -57,3 +57,12 @@ def test_a_solver_of_ones_own_by_its_file(capsys, tmp_path):
     (row,) = json.loads(capsys.readouterr().out)["results"]
     assert code == 0
     assert (row["solver"], row["agrees_with_enumeration"]) == ("mine", True)
+
+
+def test_every_input_is_read_before_the_first_solve(capsys):
+    code = run(["compare", "small-4gpu", "nowhere", "--policy", "pearl", "--policy", "perl", "--repeats", "1"])
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    first, second = captured.err.splitlines()
+    assert first.startswith("error: no policy 'perl'")
+    assert second.startswith("error: no scenario 'nowhere'")

@@ -191,7 +191,7 @@ def test_everything_of_a_log_can_be_drawn_twice_the_same(tmp_path: Path) -> None
 def test_a_missing_matplotlib_is_an_error_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match=re.escape("pip install 'pearl[report]'")):
         write_png(timeline_of(small_log(), 100), tmp_path / "run.png", title=TITLE)
     assert list(tmp_path.iterdir()) == []

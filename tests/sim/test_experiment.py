@@ -119,13 +119,25 @@ def test_an_elastic_pool_beats_a_fixed_one(report, fixed):
 
 def test_figures_add_up(report):
     prices = {Zone.RESERVED: 3.6, Zone.PREEMPTIBLE: 1.8, Zone.OVERLAP: 0.0}
-    figures = figures_of(report, predictor="network", solver="cpsat", prices_usd_per_h=prices, tensor_parallel=1)
+    figures = figures_of(
+        report,
+        predictor="network",
+        solver="cpsat",
+        prices_usd_per_h=prices,
+        tensor_parallel=1,
+        power_w=dict.fromkeys(Role, 500.0),
+    )
     assert figures.makespan_s.p50 <= figures.makespan_s.p95 <= figures.makespan_s.max
     assert figures.lost == 0
     reserved_s = sum(figures.gpu_s["reserved"].values())
     assert reserved_s == pytest.approx(4 * HORIZON_S)
     spot_s = sum(figures.gpu_s["preemptible"].values())
     assert cost_usd(report, prices, tensor_parallel=1) == pytest.approx(reserved_s / 1000 + spot_s / 2000)
+    assert sum(figures.energy_kwh["reserved"].values()) == pytest.approx(0.5 * reserved_s / 3600)
+    assert sum(figures.energy_kwh["preemptible"].values()) == pytest.approx(0.5 * spot_s / 3600)
+    assert sum(figures.energy_kwh["overlap"].values()) < 0.5 * sum(figures.gpu_s["overlap"].values()) / 3600
+    assert figures.horizon_s == HORIZON_S
+    assert sum(figures.outcomes.values()) == figures.decisions > figures.outcomes["switch"] > 0
     assert figures.borrowed_s <= sum(figures.gpu_s["overlap"].values())
 
 

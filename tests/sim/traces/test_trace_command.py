@@ -85,7 +85,6 @@ def test_profile_prints_a_workload(files):
         (("info", "{}/absent"), InputError, "cannot read"),
         (("convert", "{}/own", "--start", "1h"), UsageError, "is not inside the trace"),
         (("convert", "{}/own", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a positive multiple"),
-        (("convert", "{}/own", "--out", "{}/no/where"), InputError, "cannot write"),
         (("info", "{}/own", "--window", "0s"), UsageError, "more than 10000"),
         (("generate", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a multiple"),
         (("generate", "--max-gpus", "9", "--abundance", "7"), InputError, "expected 0 to 1"),
@@ -96,6 +95,15 @@ def test_misuse_is_one_clear_error(files, arguments, error, message):
     result = invoke(*(a.format(files) for a in arguments))
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("convert", "{}/own"), ("generate", "--max-gpus", "4"), ("profile", "{}/agents")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(files, arguments):
+    result = invoke(*(a.format(files) for a in arguments), "--out", files / "no" / "where")
+    assert result.exit_code == 2
+    assert "Invalid value for '--out': cannot write" in result.output
 
 
 @pytest.mark.parametrize("value", ["30", "soon", "-5s"])
