@@ -221,6 +221,6 @@ def progress(length: int, label: str) -> Iterator[Callable[[str], None]]:
     def advance(what: str) -> None:
         nonlocal done
         done += 1
-        click.echo(f"{label} {done}/{length}: {what}", err=True)
+        click.echo(f"{label}, {done} of {length} done: {what}", err=True)
 
     yield advance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import median
 
 from pearl.core.problem import DecisionProblem
@@ -16,6 +17,8 @@ from pearl.solving.tiers import priced_tiers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One solver on one problem. Tier values are in the unit of each tier; times are medians over the repeats.
+
+    `bound` is what the solver proved of the first tier, in that tier's unit.
 
     `agrees`: whether status and tier values equal those of enumeration; None where enumeration cannot run.
     """
@@ -70,7 +73,7 @@ def _measured(
         library_version=solver.library_version(),
         status=last.status.value,
         tier_values=_named(problem, last),
-        bound=last.bound,
+        bound=None if last.bound is None else last.bound / float(_scales(problem)[0]),
         agrees=_agrees(last, truth),
         build_s=median(run.build_s for run in solved),
         solve_s=median(run.solve_s for run in solved),
@@ -79,9 +82,15 @@ def _measured(
 
 
 def _named(problem: DecisionProblem, solution: Solution) -> tuple[tuple[str, float], ...]:
-    tiers = priced_tiers(problem)
-    pairs = zip(tiers, solution.tier_values, strict=False)
-    return tuple((t.tier.name, float(v / t.tier.terms[0].scale) if t.tier.terms else float(v)) for t, v in pairs)
+    names = [priced.tier.name for priced in priced_tiers(problem)]
+    values = zip(solution.tier_values, _scales(problem), strict=False)
+    return tuple(zip(names, (float(value / scale) for value, scale in values), strict=False))
+
+
+def _scales(problem: DecisionProblem) -> list[Fraction]:
+    """What a solver's integers of each tier are in the tier's own unit, as so many to one."""
+    tiers = [priced.tier for priced in priced_tiers(problem)]
+    return [tier.terms[0].scale if tier.terms else Fraction(1) for tier in tiers]
 
 
 def _agrees(solution: Solution, truth: Solution | str) -> bool | None:

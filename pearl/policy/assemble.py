@@ -48,7 +48,7 @@ def assemble(
     if complete:
         faults.extend(_absent(spec))
         faults.extend(_unused(compiler, spec, own))
-    faults.extend(_first_tier(parts))
+    faults.extend(_first_tier(parts, _declared_first(spec, lost)))
     faults.extend(makespan_faults(parts.params, parts.lets, parts.rules, parts.tiers))
     if faults or not complete:
         return None, faults
@@ -178,10 +178,21 @@ def _unused(compiler: Compiler, spec: Node, own: str) -> list[Fault]:
     return faults
 
 
-def _first_tier(parts: _Parts) -> list[Fault]:
-    """Penalties are seconds added to the first tier, so that tier must be a time."""
+def _declared_first(spec: Node, lost: set[tuple[str, str]]) -> str | None:
+    """Name of the objective's first tier; None where a tier was cut out, which may have been the first."""
+    tiers = spec.get("objective", "tiers")
+    if tiers is None or not tiers.value or ("objective", "tiers") in lost:
+        return None
+    return str(tiers.value[0].value["name"].value)
+
+
+def _first_tier(parts: _Parts, declared: str | None) -> list[Fault]:
+    """Penalties are seconds added to the first tier, so that tier must be a time.
+
+    Where the tier `declared` first did not compile, its own fault says what is wrong with it.
+    """
     tiers = parts.tiers
-    if not tiers or tiers[0].unit == SECOND:
+    if not tiers or tiers[0].name != declared or tiers[0].unit == SECOND:
         return []
     reasons = [f"the penalty of soft rule {rule.name!r}" for rule in parts.rules if rule.soft]
     if parts.hysteresis.semantics is HysteresisSemantics.CHARGE:

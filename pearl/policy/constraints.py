@@ -152,6 +152,8 @@ def _tier(compiler: Compiler, node: Node) -> TierSpec | None:
     if pair is None:
         return None
     formula, type_ = pair
+    if type_.broken:
+        return None
     if type_.boolean:
         compiler._expected(formula, f"tier {name!r} is a condition", "a number")
         return None

@@ -177,10 +177,12 @@ def _with_sets(root: Node, sets: Mapping[str, str]) -> tuple[Node, list[Fault]]:
     faults: list[Fault] = []
     section = root.get("spec", "params")
     params = dict(section.items()) if section else {}
+    policy = root.get("metadata", "name")
     for name, text in sets.items():
         if name not in params:
             hint = nearest(name, params) or "the policy has no params"
-            faults.append(Fault(message=f"--set {name}={text}: unknown param {name!r}", hint=hint))
+            message = f"--set {name}={text}: policy {str(policy.value if policy else '')!r}: unknown param {name!r}"
+            faults.append(Fault(message=message, hint=hint))
             continue
         if not str(text).strip():
             faults.append(Fault(message=f"--set {name}: no value", expected="a value as written in the policy"))

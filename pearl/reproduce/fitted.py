@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +41,8 @@ class FittedDocument(Spec):
 
 
 def fitted_data(fit: Fit) -> dict[str, Any]:
-    """Plain data of the result file."""
-    file = Path(fit.calibration.file).name
+    """Plain data of the result file; its command works in the folder that this one was called in."""
+    file = shlex.quote(fit.calibration.file)
     return {
         "apiVersion": "pearl.dev/v1alpha1",
         "kind": "CalibrationResult",

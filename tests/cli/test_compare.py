@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 
+import pytest
+
 from pearl.cli.main import run
 
 
@@ -31,6 +33,7 @@ def test_solvers_agree_and_are_exported(capsys, tmp_path):
     ]
     assert all(r["status"] == "optimal" and r["agrees_with_enumeration"] for r in results)
     assert results[0]["tiers"] == results[1]["tiers"] == results[2]["tiers"]
+    assert all(r["bound"] == pytest.approx(r["tiers"][0]["value"]) for r in results), "in the unit of the first tier"
     assert all(r["build_s"] >= 0 and r["solve_s"] > 0 for r in results)
     with table.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -76,7 +76,7 @@ def test_sets_are_typed_by_the_param(tmp_path):
     ):
         with pytest.raises(PolicyError, match=message):
             loaded(tmp_path, spec, sets={"wait": text})
-    with pytest.raises(PolicyError, match=r"unknown param 'wiat' \(did you mean 'wait'\?\)"):
+    with pytest.raises(PolicyError, match=r"policy '.+': unknown param 'wiat' \(did you mean 'wait'\?\)"):
         loaded(tmp_path, spec, sets={"wiat": "3s"})
 
 
@@ -170,3 +170,26 @@ def test_a_built_in_name_means_the_built_in_policy_whatever_lies_in_the_folder(t
     assert load_policy("pearl").name == "pearl"
     with pytest.raises(PolicyError):
         load_policy(Path("pearl"))
+
+
+SOFT = "constraints:\n  - {name: q, require: N_D <= 3, soft: {penalty: 1s}}\n"
+
+
+@pytest.mark.parametrize(
+    ("params", "tiers", "said"),
+    [
+        ("params:\n  usd: {value: 3 s}\n", "[{name: v, minimize: T + usd * N_P}]", "is a unit"),
+        ("", "[{name: v, minimize: T +}, {name: w, minimize: N_P}]", "ends too early"),
+        ("", "[{name: v, minimise: T}, {name: w, minimize: N_P}]", "minimise"),
+    ],
+)
+def test_a_first_tier_that_is_faulty_itself_is_not_called_one_that_is_no_time(tmp_path, params, tiers, said):
+    with pytest.raises(PolicyError, match=said) as raised:
+        loaded(tmp_path, params + SOFT, tiers=f"  objective: {{tiers: {tiers}}}\n")
+    assert "duplicate" not in str(raised.value)
+    assert "seconds are added to it" not in str(raised.value)
+
+
+def test_a_first_tier_that_is_no_time_is_refused_where_seconds_are_added_to_it(tmp_path):
+    with pytest.raises(PolicyError, match="tier 'w' is in a plain number, and seconds are added to it"):
+        loaded(tmp_path, SOFT, tiers="  objective: {tiers: [{name: w, minimize: N_P}]}\n")
