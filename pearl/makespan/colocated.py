@@ -11,6 +11,7 @@ from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 from pearl.makespan.station import (
+    LEAST_DECODE_S,
     PrefillWork,
     fcfs_other_s,
     first_step_prompts,
@@ -159,5 +160,5 @@ class ColocatedNetwork:
             self._stages.first_turn > 0, later, inside / 2 * np.minimum(1.0, decode / (2 * spread + 1e-9))
         )
         together = tokens * self._step_s(1 + met_together) + stalls * stalled_together
-        result: Floats = apart + in_step * (together - apart)
+        result: Floats = np.maximum(apart + in_step * (together - apart), LEAST_DECODE_S)
         return result

@@ -11,6 +11,7 @@ from pearl.makespan.cycle import FIRST_SHARES, NEXT_SHARES, Cycle, fixed_point
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 from pearl.makespan.station import (
+    LEAST_DECODE_S,
     PrefillWork,
     cyclic_s,
     fcfs_other_s,
@@ -198,5 +199,6 @@ class DisaggregatedNetwork:
         spread = (self._prefilling - 1) * work / 2
         met_together = np.minimum(others * decode / (decode + spread), self._most - 1)
         together = tokens * self._step_s(1 + met_together)
-        result: Floats = apart + in_step * np.maximum(together - apart, 0.0) + np.minimum(met, 1.0) / 2 * step
+        steps = apart + in_step * np.maximum(together - apart, 0.0)
+        result: Floats = np.maximum(steps + np.minimum(met, 1.0) / 2 * step, LEAST_DECODE_S)
         return result

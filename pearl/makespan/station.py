@@ -13,6 +13,8 @@ from pearl.makespan.costs import prefill_s
 from pearl.makespan.sample import Floats
 from pearl.makespan.stages import Stages
 
+LEAST_DECODE_S = 1e-9
+"""Decode of a turn whose only token is that of its prefill: shares of it are asked for, so that it is not 0."""
 USED_SOME, USED_ALL = 0.9, 1.0
 """Utilisations at which no worker, and for certain one, falls behind the others. At 0.9 a queue of independent arrivals
 is some ten turns long, and moves by as much."""

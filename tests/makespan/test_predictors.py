@@ -249,3 +249,31 @@ def test_what_serves_nothing_or_mixes_modes_is_unreachable(predictor: Predictor,
 @BUILT_IN
 def test_the_same_input_gives_the_same_tables(predictor: Predictor):
     assert predictor.tables(VARIED, SPARSE, workers=6) == predictor.tables(VARIED, SPARSE, workers=6)
+
+
+@st.composite
+def least_workloads(draw: st.DrawFn) -> Workload:
+    """Down to one trajectory, one turn, one token in and out, and no environment."""
+    prompt = constant(draw(st.sampled_from([1, 2000])))
+    return Workload(
+        trajectories=draw(st.sampled_from([1, 2, 16])),
+        turns=constant(draw(st.sampled_from([1, 3]))),
+        first_prompt_tokens=prompt,
+        new_prompt_tokens=prompt,
+        output_tokens=constant(draw(st.sampled_from([1, 2]))),
+        environment_s=constant(draw(st.sampled_from([0.0, 0.5]))),
+        max_context_tokens=32_768,
+        routing=draw(st.sampled_from(list(Routing))),
+    )
+
+
+@BUILT_IN
+@given(workload=least_workloads(), engine=engines())
+@settings(max_examples=40, deadline=None)
+def test_the_least_that_a_workload_may_ask_for_has_a_makespan(
+    predictor: Predictor, workload: Workload, engine: EngineProfile
+):
+    with np.errstate(all="raise", under="ignore"):
+        tables = predictor.tables(workload, engine, workers=4)
+    for counts in every_count(4):
+        assert 0 < tables.makespan_ms(counts) < UNREACHABLE_MS
