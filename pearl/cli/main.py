@@ -1,8 +1,6 @@
 """The root of the command line, and its one error boundary.
 
-Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 5 no controller can be reached;
-70 a fault of PEARL's own; 130 interrupted. Standard output carries the result alone, everything else goes to standard
-error.
+Standard output carries the result alone, everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -22,6 +20,17 @@ EXIT_INTERNAL = 70
 """EX_SOFTWARE of sysexits.h."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
+EXIT_CODES = {
+    0: "done, planned, or keep",
+    1: "a check that was asked for does not hold, or a controller cannot run",
+    2: "bad input",
+    3: "infeasible",
+    4: "no answer within the limit",
+    5: "no controller can be reached",
+    EXIT_INTERNAL: "a fault of PEARL's own",
+    EXIT_INTERRUPTED: "interrupted",
+}
+"""All of them, over all commands."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """What a disk, or the file behind standard output, is at fault for."""
 GC_THRESHOLD = 50_000
@@ -76,7 +85,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     ctx.exit()
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+_HELP = f"""PEARL chooses how rollout workers serve prefill and decode, and plans the change with the fewest steps.
+
+Exit codes: {"; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())}.
+"""
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -86,11 +101,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     help="Show the version and exit.",
 )
 def root() -> None:
-    """PEARL chooses how rollout workers serve prefill and decode, and plans the change with the fewest steps.
-
-    Exit codes: 0 planned, or keep; 2 bad input; 3 infeasible; 4 no answer within the limit; 5 no controller can be
-    reached.
-    """
+    """The `pearl` command, of which every other is a part."""
 
 
 def main() -> None:

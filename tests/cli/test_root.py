@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pearl.cli.lazy import Entry
-from pearl.cli.main import COMMANDS, root, run
+from pearl.cli.main import COMMANDS, EXIT_CODES, root, run
 from pearl.cli.options import Format, dump, emit, format_option, output_option, seed_option, set_option
 from pearl.errors import InputError
 
@@ -210,3 +210,14 @@ def test_a_result_goes_through_a_link_and_into_a_device(tmp_path: Path) -> None:
     assert target.read_text() == "text\n"
     emit("text", Path(os.devnull))
     assert not Path(os.devnull).is_file()
+
+
+def test_help_and_readme_name_every_exit_code(capsys):
+    assert run(["--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    for text in (told, readme):
+        listed = text.split("Exit codes: ", 1)[1].split(". ", 1)[0].split("; ")
+        found = dict(entry.rstrip(".").split(" ", 1) for entry in listed)
+        assert list(found) == [str(code) for code in EXIT_CODES]
+        assert all(found[str(code)].startswith(meaning) for code, meaning in EXIT_CODES.items())

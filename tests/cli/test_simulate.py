@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 from pearl.cli.main import run
 from pearl.policy.load import builtin_folder
+from pearl.report.simulation_schema import study_schema
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs" / "schemas" / "simulation.schema.json").read_text(encoding="utf-8")
+)
 
 SHORT = ["simulate", "small-4gpu", "--horizon", "240", "--jobs", "1"]
 
@@ -19,6 +26,7 @@ def test_policies_and_seeds_side_by_side(capsys, tmp_path):
     assert run([*args, "--format", "json"]) == 0
     captured = capsys.readouterr()
     study = json.loads(captured.out)
+    jsonschema.validate(study, SCHEMA)
     assert (study["kind"], study["simulated"], study["horizon_s"]) == ("SimulationReport", True, 240.0)
     assert [(r["policy"], r["seed"]) for r in study["results"]] == [
         ("pearl", 0),
@@ -45,6 +53,10 @@ def test_policies_and_seeds_side_by_side(capsys, tmp_path):
     assert len(rows) == 4
     assert {"traj/h", "keep", "switch", "infeasible", "limit", "kWh", "horizon s"} <= rows[0].keys()
     assert captured.err.count("simulating") == 4
+
+
+def test_the_published_schema_is_the_one_of_the_code():
+    assert study_schema() == SCHEMA
 
 
 @pytest.mark.slow
@@ -136,6 +148,7 @@ def test_the_report_says_what_the_runs_were_made_from(capsys, tmp_path, monkeypa
     args = ["--policy", "prorsa", "--trace", "spot.csv", "--trace-from", "1min", "--set", "kv_safety=0.9"]
     assert run([*SHORT, "--horizon", "30s", *args, "--forecaster", "last_value", "--format", "json"]) == 0
     study = json.loads(capsys.readouterr().out)
+    jsonschema.validate(study, SCHEMA)
     assert study["trace"] == "spot.csv"
     inputs = study["inputs"]
     assert (inputs["scenario"], inputs["trace_from_s"], inputs["horizon_s"]) == ("small-4gpu", 60.0, 30.0)

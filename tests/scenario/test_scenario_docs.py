@@ -6,6 +6,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from pearl.scenario.fit_files import fit_table
 from pearl.scenario.load import shipped_scenarios
 from pearl.scenario.reference import scenario_reference, update_page
 from pearl.scenario.schema import scenario_schema
@@ -22,6 +23,15 @@ def validator() -> Draft202012Validator:
 def test_the_page_is_up_to_date():
     text = PAGE.read_text(encoding="utf-8")
     assert update_page(text) == text, "run: python -m pearl.scenario.reference docs/scenarios.md"
+
+
+def test_the_table_of_step_times_that_the_page_shows_can_be_fitted(tmp_path: Path):
+    shown = PAGE.read_text(encoding="utf-8").split("```json\n", 1)[1].split("```", 1)[0]
+    table = tmp_path / "STEP_TIMES.json"
+    table.write_text(shown, encoding="utf-8")
+    (fitted,) = fit_table(table, gpu="H200", shape="36,8,128")
+    assert fitted.profile.fit is not None
+    assert fitted.profile.fit.decode_mean < 0.2
 
 
 def test_the_page_names_every_shipped_scenario():
