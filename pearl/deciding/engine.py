@@ -126,7 +126,7 @@ def _borrow_note(*, base_ms: int, gate_ms: int, cost_s: float, window_s: float |
     base_s, gate_s = base_ms / 1000, gate_ms / 1000
     data = {"base_s": base_s, "gate_s": gate_s, "min_saving_s": cost_s}
     within = ""
-    if window_s is not None and window_s < NO_WINDOW_S:
+    if window_s is not None and window_s != NO_WINDOW_S:
         data["window_s"] = window_s
         within = f", with the GPUs free for {window_s:.1f} s"
     text = f"borrowing must bring the makespan to {gate_s:.1f} s{within}; {base_s:.1f} s without it"

@@ -12,10 +12,10 @@ from pearl.core.cluster import Counts
 from pearl.core.decision import Candidate, RuleReport
 from pearl.core.problem import Rule
 from pearl.core.source import Span
+from pearl.deciding.record import DECIMALS, forecast_reports, metrics
 from pearl.deciding.standing import tier_unit
 from pearl.planning import estimate_s, step_to_dict
 from pearl.report import schema as doc
-from pearl.solving.evaluate import linear_value
 from pearl.solving.tiers import priced_tiers
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pearl.deciding.diagnosis import Correction, Diagnosis, ResourceFix
     from pearl.deciding.sensitivity import Flip
     from pearl.deciding.standing import Loss, TierPair
-
-DECIMALS = 6
-"""Seconds to the microsecond: below that the figures are noise of the arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +46,8 @@ def result_document(result: Result, asked: Asked = Asked()) -> doc.ResultDocumen
         ),
         rules=[_rule(rule) for rule in result.decision.rules],
         tiers=_tiers(result),
-        metrics=_metrics(result),
-        forecasts=_forecasts(result),
+        metrics=metrics(result.verdict),
+        forecasts=[doc.ForecastDocument(**report.data()) for report in forecast_reports(result.verdict.posed)],
         solver=_solver(result),
         inputs=_inputs(result),
         diagnosis=_diagnosis(result.diagnosis) if result.diagnosis else None,
@@ -155,24 +152,6 @@ def _tiers(result: Result) -> list[doc.TierDocument]:
     return [
         doc.TierDocument(name=t.tier.name, value=value, unit=tier_unit(t.tier))
         for t, value in zip(tiers, padded, strict=True)
-    ]
-
-
-def _metrics(result: Result) -> dict[str, float]:
-    verdict = result.verdict
-    counts, makespan_ms = verdict.chosen.counts, verdict.chosen.makespan_ms
-    return {
-        name: _round(float(linear_value(expr, verdict.assignment, counts, makespan_ms) / expr.scale))
-        for name, expr in sorted(verdict.posed.bound.metrics.items())
-    }
-
-
-def _forecasts(result: Result) -> list[doc.ForecastDocument]:
-    return [
-        doc.ForecastDocument(
-            name=f.name, source=f.source, value=_round(f.value), age_s=f.age_s, stale=f.stale, samples=f.samples
-        )
-        for f in result.verdict.posed.bound.forecasts
     ]
 
 

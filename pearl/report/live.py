@@ -89,7 +89,8 @@ def event_text(event: Json) -> str:
 
 def decision_text(decision: Json, plan: Json | None) -> str:
     """Why: what was chosen and turned down, by which margin, on data of which age, and what became of the plan."""
-    sections = (_headline(decision), _reasons(decision), _forecasts(decision), _rules(decision), _steps(plan))
+    parts = (_headline, _reasons, _forecasts, _metrics, _rules)
+    sections = (*(part(decision) for part in parts), _steps(plan))
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
 
@@ -150,8 +151,12 @@ def _forecasts(document: Json) -> Iterator[str]:
     if forecasts:
         yield "Forecasts"
     for f in forecasts:
-        stale = ", stale" if f.get("stale") else ""
-        yield f"  {f['name']} = {f['value']:g} (source {f['source']}, {f['samples']} samples, {f['age_s']:g} s{stale})"
+        yield f"  {f['name']}: {f['text']}"
+
+
+def _metrics(document: Json) -> Iterator[str]:
+    if metrics := document.get("metrics"):
+        yield "Metrics: " + ", ".join(f"{name} = {value:g}" for name, value in metrics.items())
 
 
 def _rules(document: Json) -> Iterator[str]:

@@ -122,9 +122,14 @@ class ForecastDocument(Part):
     name: str
     source: str
     value: float
+    unit: str
     age_s: float
+    """Of the newest sample; means nothing without samples."""
     stale: bool
     samples: int
+    """0: the value is the policy's default."""
+    text: str
+    """The forecast in words: without samples, that it is a default, or that there is no known limit."""
 
 
 class SolverDocument(Part):

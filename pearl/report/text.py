@@ -70,8 +70,7 @@ def _why(result: doc.ResultDocument) -> Iterator[str]:
     yield "Why"
     yield from columns([(r.code, r.text) for r in result.decision.reasons])
     for f in result.forecasts:
-        data = f"source {f.source}, {f.samples} samples, {f.age_s:g} s old{', stale' if f.stale else ''}"
-        yield f"  forecast {f.name} = {f.value:g} ({data})"
+        yield f"  forecast {f.name}: {f.text}"
 
 
 def _plan(plan: doc.StepsDocument) -> Iterator[str]:

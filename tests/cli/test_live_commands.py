@@ -58,6 +58,11 @@ DECISION = {
         "margin_s": None,
         "rejected": {"configuration": "2P1D", "makespan_s": 99.0},
     },
+    "metrics": {"usd_rate": 12.5},
+    "forecasts": [
+        {"name": "window", "source": "overlap_window", "value": 153.2, "unit": "s", "age_s": 40.0, "stale": False,
+         "samples": 8, "text": "153.2 s (source overlap_window, 8 samples, the newest 40 s old)"}
+    ],
     "rules": [
         {"name": "kv", "file": "p.yaml", "line": 7, "text": "…", "slack": 2.0, "unit": "tokens", "active": True,
          "binding": True, "violation": 0.0}
@@ -192,6 +197,11 @@ def test_explain_the_newest_decision(stub: StubController, capsys: pytest.Captur
         "\n"
         "Why\n"
         "  best  1P2D is predicted 20.0 s sooner\n"
+        "\n"
+        "Forecasts\n"
+        "  window: 153.2 s (source overlap_window, 8 samples, the newest 40 s old)\n"
+        "\n"
+        "Metrics: usd_rate = 12.5\n"
         "\n"
         "Rules (* binding)\n"
         "  *  kv  slack 2  tokens  p.yaml:7\n"

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pearl.core.cluster import Counts, Worker
 from pearl.core.decision import Candidate, Decision
 from pearl.core.event import Event
+from pearl.deciding.record import context
 from pearl.errors import PearlError
 from pearl.live.control.ledger import Record
 from pearl.scheduler import Tick
@@ -77,7 +78,7 @@ def event_document(event: Event) -> Document:
 
 
 def decision_document(tick: Tick) -> Document:
-    """A decision under the names of `pearl solve --format json`: decision, predicted, rules, solver."""
+    """A decision under the names of `pearl solve --format json`, and what it was held against (`context`)."""
     decision = tick.decision
     rejected = None
     if tick.verdict is not None and tick.verdict.rejected is not None:
@@ -95,6 +96,7 @@ def decision_document(tick: Tick) -> Document:
         "predicted": {**_predicted(decision), "rejected": rejected},
         "rules": [_rule(decision, index) for index in range(len(decision.rules))],
         "solver": asdict(decision.solver) if decision.solver else None,
+        **(context(tick.verdict) if tick.verdict else {}),
     }
 
 
