@@ -11,6 +11,7 @@ from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
 from pearl.core.telemetry import Life
+from pearl.deciding.record import context
 from pearl.makespan.cached import CachedPredictor
 from pearl.makespan.protocol import Predictor
 from pearl.policy.model import Policy
@@ -183,6 +184,7 @@ def _facts(event: Event, tick: Tick, changes: frozenset[Change]) -> dict[str, ob
         "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
         "reasons": [{"code": reason.code.value, "text": reason.text} for reason in reasons],
         "steps": len(tick.plan.steps),
+        **(context(tick.verdict) if tick.verdict else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from statistics import fmean
 
@@ -83,6 +84,20 @@ def test_a_plan_that_goes_on_is_no_switch():
         assert facts["reasons"][0]["code"] == "in_transition"
         assert f"{facts['configuration']} was decided on before" in facts["reasons"][0]["text"]
         assert facts["changes"] == []
+
+
+def test_a_decision_in_the_log_says_by_what_it_was_decided(report):
+    """Policy, T_stay, thresholds, corrections and forecasts: what a reason can be checked by."""
+    policy = pearl.load_policy("pearl")
+    decisions = [json.loads(r.to_json()) for r in report.log if r.what is Happening.DECISION]
+    for facts in decisions:
+        assert facts["policy"] == {"name": "pearl", "sha256": policy.sha256}
+        assert {forecast["name"] for forecast in facts["forecasts"]} == {spec.name for spec in policy.forecasts}
+        assert facts["thresholds"]["mode_s"] > 0
+    kept = [facts for facts in decisions if facts["reasons"][0]["code"] == "no_better"]
+    assert kept
+    assert all(facts["stay_s"] == pytest.approx(facts["predicted_s"]) for facts in kept)
+    assert any(facts["corrections"] for facts in decisions)
 
 
 def test_the_same_seed_gives_the_same_log(report):
