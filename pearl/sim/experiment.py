@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
@@ -79,8 +79,7 @@ class _Run:
         world, trace = experiment.world, experiment.trace
         workload = world.workload
         assert workload is not None, "a simulated world has a workload"
-        events = () if trace is None else tuple(events_of(trace, tensor_parallel=world.engine.tensor_parallel))
-        state = world.state if trace is None else _opening_state(world.state, events)
+        events, state = ((), world.state) if trace is None else _opening(world, trace)
         self._experiment = experiment
         self._decisions = 0
         self._cause_ends = 0
@@ -188,15 +187,17 @@ def _facts(event: Event, tick: Tick, changes: frozenset[Change]) -> dict[str, ob
     }
 
 
-def _opening_state(state: ClusterState, events: Iterable[Event]) -> ClusterState:
-    """The state at time 0: the trace's first nodes, serving already, in place of the scenario's preemptible workers.
+def _opening(world: Situation, trace: AvailabilityTrace) -> tuple[tuple[Event, ...], ClusterState]:
+    """The trace's events, and the state at time 0: its first nodes stand for the scenario's preemptible workers.
 
-    Where no worker serves yet they have no role either: the first decision gives all of them theirs.
+    They serve already. Where no worker serves yet they have no role either: the first decision gives each its own.
     """
+    state = world.state
     fixed = tuple(worker for worker in state.workers if worker.zone is not Zone.PREEMPTIBLE)
+    events = tuple(events_of(trace, tensor_parallel=world.engine.tensor_parallel, beside=fixed))
     begun = state.counts.serving > 0
     role = Role.DECODE if state.counts.mode is Mode.DISAGGREGATED else Role.COLOCATED
     role, status = (role, Status.ACTIVE) if begun else (Role.INACTIVE, Status.INACTIVE)
     first = (worker for event in events if event.at_s <= 0 for worker in event.added)
     serving = (replace(worker, role=role, status=status, started=True) for worker in first)
-    return ClusterState(workers=(*fixed, *serving), epoch=state.epoch)
+    return events, ClusterState(workers=(*fixed, *serving), epoch=state.epoch)

@@ -11,10 +11,12 @@ import pytest
 import pearl
 from pearl.api import choose_predictor, choose_solver, situation_of
 from pearl.core.cluster import Role, Status, Zone
+from pearl.errors import UsageError
 from pearl.sim.experiment import Experiment, Report, run_experiment
 from pearl.sim.log import Happening, to_jsonl
 from pearl.sim.pipeline import TrainingCost
 from pearl.sim.results import cost_usd, figures_of, quantile
+from pearl.sim.traces.availability import AvailabilityEvent, AvailabilityTrace, Change
 from pearl.sim.traces.generator import SpotMarket, generate
 from pearl.tracking.forecasters import get_forecaster
 
@@ -170,3 +172,23 @@ def test_a_forecast_driven_policy_decides_within_the_batch(forecaster):
     ticks = [r for r in result.log if r.what is Happening.DECISION and r.data["event"] == "profile_updated"]
     assert len(ticks) >= HORIZON_S / 20.0 - 1
     assert result.rollout.lost == 0
+
+
+@pytest.mark.parametrize("at_s", [0.0, 5.0])
+@pytest.mark.parametrize("zone", [Zone.RESERVED, Zone.OVERLAP])
+def test_a_trace_has_no_say_over_the_nodes_that_stay(zone, at_s):
+    """Else a reserved or borrowed GPU would be reclaimed, or one of the trace never arrive."""
+    posed = experiment("pearl")
+    fixed = next(worker for worker in posed.world.state.workers if worker.zone is zone)
+    arrival = AvailabilityEvent(at_s=at_s, kind=Change.ADD, nodes=(fixed.node,))
+    clash = replace(posed, trace=AvailabilityTrace(events=(arrival,), horizon_s=HORIZON_S))
+    with pytest.raises(UsageError, match=rf"node '{fixed.node}' is in the {zone} zone of the cluster"):
+        run_experiment(clash)
+
+
+def test_a_trace_may_name_the_preemptible_nodes_that_it_stands_for():
+    posed = experiment("pearl", horizon_s=60.0)
+    spot = next(worker for worker in posed.world.state.workers if worker.zone is Zone.PREEMPTIBLE)
+    arrival = AvailabilityEvent(at_s=5.0, kind=Change.ADD, nodes=(spot.node,))
+    report = run_experiment(replace(posed, trace=AvailabilityTrace(events=(arrival,), horizon_s=60.0)))
+    assert sum(seconds for key, seconds in report.rollout.gpu_s.items() if Zone.PREEMPTIBLE in key) == 55.0
