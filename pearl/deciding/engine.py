@@ -192,7 +192,7 @@ def _after_gates(verdict: Verdict, solver: Solver | None, limits: Limits) -> Ver
     """Apply what no row can say (veto, calibration), and name what a gate turned down, given a solver to find it."""
     if verdict.outcome is Outcome.SWITCH:
         return _veto(_calibrated(_switch_reasons(verdict)))
-    if verdict.outcome is Outcome.KEEP and verdict.solution.assignment is not None:
+    if verdict.outcome is Outcome.KEEP and verdict.solution.status is SolveStatus.OPTIMAL:
         return _keep_reasons(verdict, solver, limits)
     return verdict
 

@@ -149,6 +149,39 @@ def test_the_table_names_what_was_asked(capsys):
         assert part in out
 
 
+BY_VALUE = """
+apiVersion: pearl.dev/v1alpha1
+kind: SchedulingPolicy
+metadata: {name: by-value}
+extends: [builtin/pearl]
+spec:
+  objective:
+    tiers:
+      - {name: value, minimize: T + 40s * borrowed}
+      - {name: churn, minimize: role_changes}
+"""
+
+
+def test_why_an_allowed_and_faster_configuration_was_not_taken(capsys, tmp_path):
+    path = tmp_path / "by-value.yaml"
+    path.write_text(BY_VALUE, encoding="utf-8")
+    asked = ["qwen3-8b-swe", "--policy", str(path), "--why", "6P22D", "--alternatives", "1", "--time-limit", "60"]
+    result = document(capsys, *asked)
+    jsonschema.validate(result, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    (other,) = result["why"]
+    assert (other["configuration"], other["blocks"]) == ("6P22D", [])
+    assert other["delta_s"] < 0
+    loss, first = other["loss"], other["tiers"][0]
+    assert (loss["tier"], loss["number"], loss["unit"]) == ("value", 1, "s")
+    assert loss["lost_to"] == result["decision"]["configuration"]
+    assert loss["value"] > loss["against"] == result["tiers"][0]["value"]
+    assert (first["value"], first["chosen"]) == (loss["value"], loss["against"])
+    assert [tier["name"] for tier in other["tiers"]] == [tier["name"] for tier in result["tiers"]]
+    _, text, _ = solve(capsys, *asked)
+    assert f"  allowed, but {loss['text']}\n" in text
+    assert "worse in tier 1 'value': " in loss["text"]
+
+
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_in_any_process():
     def once(seed: str) -> str:

@@ -11,14 +11,15 @@ import pytest
 
 from pearl.core.cluster import Role, Zone
 from pearl.core.decision import Outcome, Reason, ReasonCode
-from pearl.core.problem import Change
+from pearl.core.problem import Change, DecisionProblem
 from pearl.core.situation import ChangeAge
 from pearl.deciding.conditions import WORDS
 from pearl.deciding.engine import Verdict, decide
 from pearl.policy.load import load_policy
 from pearl.policy.model import Policy
 from pearl.solving.driver import solve_problem
-from pearl.solving.evaluate import Builtin, evaluate
+from pearl.solving.evaluate import Builtin, evaluate, today
+from pearl.solving.protocol import Capabilities, Limits, Solution, SolveStatus
 from pearl.solving.registry import resolve
 from tests.deciding.test_standing import droppers
 from tests.deciding.worlds import POLICY, WORKLOAD, TablePredictor, situation, workers
@@ -166,6 +167,37 @@ def check_would_win(verdict: Verdict) -> None:
     """Without the charge the configuration is the answer."""
     found = solve_problem(verdict.problem, resolve("enumerate"))
     assert evaluate(verdict.problem, found.assignment).counts == verdict.rejected.counts
+
+
+class EndsAtToday:
+    """Stub: the time limit passes when only today's configuration is known."""
+
+    id = "today"
+    capabilities = Capabilities(reads="problem")
+
+    def library_version(self) -> str:
+        return "0"
+
+    def solve(self, problem: DecisionProblem, *, limits: Limits) -> Solution:
+        assignment = today(problem)
+        point = evaluate(problem, assignment)
+        return Solution(
+            status=SolveStatus.FEASIBLE,
+            assignment=assignment,
+            makespan_ms=point.makespan_ms,
+            tier_values=point.tier_values,
+        )
+
+
+def test_a_keep_that_was_not_proved_does_not_say_that_nothing_is_better(tmp_path):
+    path = tmp_path / "patient.yaml"
+    text = POLICY.replace("SEMANTICS", "gate").replace("EXTRA", "")
+    path.write_text(f"{text.rstrip()}\n  solver: {{on_limit: best_so_far}}\n", encoding="utf-8")
+    at = situation(workers(Zone.RESERVED, 4, Role.COLOCATED))
+    predictor = TablePredictor(colocated={4: 100_000}, pairs={(2, 2): 50_000})
+    verdict = decide(at, WORKLOAD, load_policy(path), predictor=predictor, solver=EndsAtToday())
+    assert verdict.outcome is Outcome.KEEP
+    assert [reason.code for reason in verdict.reasons] == [ReasonCode.LIMIT_BEST_SO_FAR]
 
 
 def test_every_code_and_condition_is_explained_in_words():
