@@ -15,6 +15,7 @@ from pearl.cli.options import Format
 
 if TYPE_CHECKING:
     from pearl.api import Result
+    from pearl.policy.model import Policy
     from pearl.report.comparison import Instance, Rows
     from pearl.solving.protocol import Solver
 
@@ -50,7 +51,7 @@ def compare(
 ) -> None:
     """Solve the problem of each SCENARIO with several solvers: status, tiers, bound, agreement with enumeration, times.
 
-    Exit code 1 if some solver disagrees with enumeration.
+    Policies of one name are called by their files. Exit code 1 if some solver disagrees with enumeration.
     """
     from pearl.api import solve
     from pearl.report.comparison import comparison_csv, comparison_data, comparison_text
@@ -58,12 +59,15 @@ def compare(
     with options.only_result_on_stdout():
         asked = list(product(scenarios, policies or (None,), predictors or (None,)))
         chosen = _solvers(solvers)
-        _check(asked, sets)
-        instances = [
-            solve(scenario, policy=policy, sets=sets, predictor=predictor, time_limit_s=time_limit)
+        labels = _check(asked, sets)
+        results = [
+            (
+                labels.get(policy),
+                solve(scenario, policy=policy, sets=sets, predictor=predictor, time_limit_s=time_limit),
+            )
             for scenario, policy, predictor in asked
         ]
-        rows = _rows(instances, chosen, repeats)
+        rows = _rows(results, chosen, repeats)
     if csv_path is not None:
         options.emit(comparison_csv(rows), csv_path)
     text = comparison_text(rows) if format is Format.TABLE else options.dump(comparison_data(rows), format)
@@ -71,16 +75,26 @@ def compare(
     ctx.exit(EXIT_DISAGREES if any(measured.agrees is False for _, measured in rows) else 0)
 
 
-def _check(asked: Sequence[tuple[str, str | None, str | None]], sets: Mapping[str, str]) -> None:
-    """Read every input before the first solve; raises InputError with the faults of all."""
+def _check(asked: Sequence[tuple[str, str | None, str | None]], sets: Mapping[str, str]) -> Mapping[str | None, str]:
+    """Read every input before the first solve, and name the policies that were given.
+
+    Raises InputError with the faults of all, or for policies that rows could not tell apart.
+    """
     from pearl.api import choose_policy, choose_predictor
     from pearl.errors import every_fault
+    from pearl.policy.labels import labels_of
     from pearl.scenario.load import load_scenario
 
+    found: dict[str | None, Policy] = {}
+
     def read(scenario: str, policy: str | None, predictor: str | None) -> None:
-        choose_predictor(choose_policy(load_scenario(scenario), policy, sets), predictor)
+        chosen = choose_policy(load_scenario(scenario), policy, sets)
+        choose_predictor(chosen, predictor)
+        if policy is not None:
+            found[policy] = chosen
 
     every_fault(partial(read, *one) for one in asked)
+    return labels_of(found)
 
 
 def _solvers(names: tuple[str, ...]) -> list[Solver]:
@@ -89,14 +103,15 @@ def _solvers(names: tuple[str, ...]) -> list[Solver]:
     return [resolve(name) for name in names or [info.id for info in catalogue() if info.available]]
 
 
-def _rows(results: list[Result], solvers: list[Solver], repeats: int) -> Rows:
+def _rows(results: Sequence[tuple[str | None, Result]], solvers: list[Solver], repeats: int) -> Rows:
     from pearl.deciding.comparison import compare_solvers
     from pearl.report.comparison import Instance
     from pearl.solving.registry import resolve
 
     rows = []
-    for result in results:
-        instance = Instance(scenario=result.scenario.name, policy=result.policy.name, predictor=result.predictor.id)
+    for label, result in results:
+        policy = label or result.policy.name
+        instance = Instance(scenario=result.scenario.name, policy=policy, predictor=result.predictor.id)
         _say(instance)
         measured = compare_solvers(
             result.verdict.problem, solvers, oracle=resolve(ORACLE), limits=result.limits, repeats=repeats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from pearl.api import choose_policy, choose_predictor, choose_solver, situation_of
 from pearl.deciding.posing import pose
 from pearl.errors import Fault, UsageError, every_fault
+from pearl.policy.labels import labels_of
 from pearl.policy.model import Policy
 from pearl.scenario.load import load_scenario
 from pearl.scenario.model import Scenario
@@ -162,24 +162,8 @@ def prepare(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
 
     one_each = {spec.policy: spec for spec in reversed(specs)}
     every_fault(partial(check, one_each[policy]) for policy in dict.fromkeys(spec.policy for spec in specs))
-    labels = _labels(found)
+    labels = labels_of(found)
     return tuple(replace(spec, label=labels[spec.policy]) for spec in specs)
-
-
-def _labels(policies: Mapping[str | None, Policy]) -> dict[str | None, str]:
-    """A policy's own name, or the name of its file where another one has the same; raises UsageError for a third."""
-    named = Counter(policy.name for policy in policies.values())
-    labels = {
-        given: policy.name if named[policy.name] == 1 else Path(policy.file).stem for given, policy in policies.items()
-    }
-    shared = [label for label, count in Counter(labels.values()).items() if count > 1]
-    if shared:
-        files = ", ".join(str(given) for given, label in labels.items() if label == shared[0])
-        raise UsageError(
-            f"{files}: results of these policies could not be told apart; expected different names in their metadata,"
-            " or different file names"
-        )
-    return labels
 
 
 def _trace_file(scenario: Scenario, given: str | None) -> str | None:

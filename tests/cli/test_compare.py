@@ -8,6 +8,7 @@ import json
 import pytest
 
 from pearl.cli.main import run
+from pearl.policy.load import builtin_folder
 
 
 def test_solvers_agree_and_are_exported(capsys, tmp_path):
@@ -69,3 +70,13 @@ def test_every_input_is_read_before_the_first_solve(capsys):
     first, second = captured.err.splitlines()
     assert first.startswith("error: no policy 'perl'")
     assert second.startswith("error: no scenario 'nowhere'")
+
+
+def test_copies_of_a_policy_have_rows_of_their_own(capsys, tmp_path):
+    text = (builtin_folder() / "roll-fixed.yaml").read_text(encoding="utf-8")
+    files = [tmp_path / "mild.yaml", tmp_path / "strict.yaml"]
+    for file in files:
+        file.write_text(text, encoding="utf-8")
+    given = [part for file in files for part in ("--policy", str(file))]
+    assert run(["compare", "small-4gpu", "--solver", "cpsat", "--repeats", "1", *given, "--format", "json"]) == 0
+    assert [row["policy"] for row in json.loads(capsys.readouterr().out)["results"]] == ["mild", "strict"]
