@@ -9,6 +9,9 @@ from pathlib import Path
 
 from pearl.errors import InputError
 
+SHOWN_OF_NAME = 32
+"""Letters of a file's name in that of its unfinished one; with process and thread below the usual 255 bytes."""
+
 
 def write_whole(path: Path, data: str | bytes) -> None:
     """Write text as UTF-8, or bytes; a file that was there stays until the new one is complete.
@@ -48,7 +51,8 @@ def _try(target: Path) -> None:
 
 
 def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    """A name of its own beside the target; of a long name the begin, so that this one is no longer than allowed."""
+    return target.with_name(f".{target.name[:SHOWN_OF_NAME]}.{os.getpid()}-{threading.get_ident()}.partial")
 
 
 def _write(target: Path, raw: bytes) -> None:

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 EXIT_CODES = {"switch": 0, "keep": 0, "infeasible": 3, "limit": 4}
 
 
+def _of_a_format(_ctx: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    """The path, while nothing was solved yet for a file of no format."""
+    if path is not None:
+        from pearl.solving.export import check_format
+
+        check_format(path)
+    return path
+
+
 @click.command()
 @click.argument("scenario")
 @options.policy_option
@@ -37,7 +46,8 @@ EXIT_CODES = {"switch": 0, "keep": 0, "infeasible": 3, "limit": 4}
 @click.option("--sensitivity", is_flag=True, help="Show which error of which profile number flips the decision.")
 @click.option(
     "--export",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OutputFile(),
+    callback=_of_a_format,
     metavar="MODEL.mps|lp|json",
     help="Also write the model that was solved, for other tools.",
 )
@@ -68,8 +78,11 @@ def solve(
     """
     from pearl.api import solve as solve_scenario
     from pearl.deciding.alternatives import parse_counts
+    from pearl.errors import UsageError
     from pearl.report.document import Asked
 
+    if export is not None and export == output:
+        raise UsageError(f"{export} would hold two results; expected a file for each")
     for configuration in why:
         parse_counts(configuration)
     asked = Asked(why=why, alternatives=alternatives or 0, sensitivity=sensitivity)

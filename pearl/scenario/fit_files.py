@@ -9,6 +9,7 @@ from pathlib import Path
 from pearl.core.engine import EngineProfile
 from pearl.documents import nearest
 from pearl.errors import Fault, UsageError
+from pearl.files import write_whole
 from pearl.scenario.fit import (
     CHUNK_TOKENS,
     GIB,
@@ -45,15 +46,15 @@ def fit_table(
 
 
 def write_profile(item: FittedProfile, folder: Path) -> Path:
-    """Write the profile's file, and return its path; raises UsageError where it cannot be written."""
+    """Write the profile's file, whole or not at all, and return its path; raises InputError where it cannot be."""
     path = folder / f"{item.profile.name}.yaml"
     source = item.profile.fit.source if item.profile.fit else "step times"
     description = f"{item.profile.model} on one {item.profile.gpu}, fitted to {source} by pearl profile fit"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(profile_text(item.profile, description=description, derivation=item.derivation), "utf-8")
     except OSError as e:
-        raise UsageError(Fault(message=f"cannot write {path}: {e.strerror or e}", hint="check --out")) from None
+        raise UsageError(Fault(message=f"cannot write to {folder}: {e.strerror or e}", hint="check --out")) from None
+    write_whole(path, profile_text(item.profile, description=description, derivation=item.derivation))
     return path
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from pearl.errors import Fault, UsageError
+from pearl.files import write_whole
 from pearl.solving.ir import Model, Objective, Row, Terms
 from pearl.solving.model_json import json_text
 from pearl.solving.naming import Names, exported_names
@@ -23,20 +25,27 @@ def write_model(model: Model, path: Path, *, tier: int = 0) -> None:
     """Write `model` in the format that the suffix of `path` names: .mps, .lp or .json.
 
     `tier` is the index of the objective that MPS and LP hold; earlier tiers are not held at their optimum in the file.
-    The JSON form holds every tier and is documented in docs/solvers.md. Raises UsageError for another suffix, a tier
-    that the model does not have, or a file that cannot be written.
+    The JSON form holds every tier and is documented in docs/solvers.md. The file is whole or not there; one that was
+    there stays until then. Raises UsageError for another suffix, or a tier that the model does not have, and InputError
+    for a file that cannot be written.
     """
-    text = rendered(model, path.suffix.lower(), tier=tier)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(Fault(message=f"cannot write {path}: {error.strerror}")) from error
+    write_whole(path, rendered(model, path.suffix.lower(), tier=tier))
+
+
+def check_format(path: Path) -> None:
+    """Raise UsageError where the suffix of `path` names no format."""
+    if path.suffix.lower() not in FORMATS:
+        _refuse(path.suffix.lower())
+
+
+def _refuse(suffix: str) -> NoReturn:
+    raise UsageError(Fault(message=f"no model format {suffix!r}", expected=f"a file name in {', '.join(FORMATS)}"))
 
 
 def rendered(model: Model, suffix: str, *, tier: int = 0) -> str:
     """The text that `write_model` writes."""
     if suffix not in FORMATS:
-        raise UsageError(Fault(message=f"no model format {suffix!r}", expected=f"a file name in {', '.join(FORMATS)}"))
+        _refuse(suffix)
     if suffix == ".json":
         return json_text(model)
     if not 0 <= tier < max(1, len(model.objectives)):

@@ -101,7 +101,8 @@ def test_a_limit_that_no_solver_can_keep_is_exit_4(capsys):
         (["small-4gpu", "--set", "kv_safety=7"], "kv_safety"),
         (["small-4gpu", "--why", "five"], "names no configuration"),
         (["small-4gpu", "--event", "gpus_lots:x"], "gpus_lost"),
-        (["small-4gpu", "--export", "model.xyz"], ".mps"),
+        (["small-4gpu", "--export", "/no/such/folder/model.mps"], "cannot write"),
+        (["small-4gpu", "--export", "model.json", "--output", "model.json"], "would hold two results"),
         (["small-4gpu", "--alternatives", "0"], "0 is not in the range"),
         (["small-4gpu", "--output", "/no/such/folder/plan.json"], "cannot write"),
     ],
@@ -112,6 +113,14 @@ def test_bad_input_is_one_clear_error_and_exit_2(capsys, args, said):
     assert err.startswith("error: ")
     assert said in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["model.xyz", "model", "mps"])
+def test_an_export_of_no_format_is_refused_before_anything_is_solved(capsys, name):
+    code, out, err = solve(capsys, "no-such", "--export", name)
+    assert (code, out) == (2, "")
+    assert "no model format" in err
+    assert "expected a file name in .mps, .lp, .json" in err
 
 
 def test_output_goes_to_the_file_whole(capsys, tmp_path):

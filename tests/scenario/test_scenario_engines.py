@@ -14,7 +14,7 @@ from pearl.core.engine import DecodeCost, EngineProfile, PrefillCost, Saturation
 from pearl.errors import InputError, ScenarioError, UsageError
 from pearl.scenario.engines import builtin_profiles, load_profile, read_profile
 from pearl.scenario.fit import ModelShape, fit_profile, fit_relative
-from pearl.scenario.fit_files import fit_table
+from pearl.scenario.fit_files import FittedProfile, fit_table, write_profile
 from pearl.scenario.profile_text import profile_text
 from pearl.scenario.step_times import DecodePoint, PrefillPoint, StepTimes, read_step_times
 
@@ -216,6 +216,28 @@ def test_arguments_of_a_fit_that_do_not_hold_are_refused(tmp_path: Path, argumen
     with pytest.raises(UsageError) as error:
         fit_table(path, **arguments)
     assert message in str(error.value)
+
+
+def test_an_interrupted_fit_leaves_the_profile_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    item = FittedProfile(profile=load_profile("qwen3-8b-h200"), derivation={})
+    path = write_profile(item, tmp_path / "new" / "folder")
+    path.write_text("old", encoding="utf-8")
+
+    def interrupted(_self: Path, _target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_profile(item, path.parent)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_is_one_clear_error(tmp_path: Path):
+    item = FittedProfile(profile=load_profile("qwen3-8b-h200"), derivation={})
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write to .*file.*: Not a directory \(check --out\)"):
+        write_profile(item, tmp_path / "file" / "below")
 
 
 @pytest.mark.parametrize(

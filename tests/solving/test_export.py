@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pearl.core.source import Span
 from pearl.errors import InputError, SolverContractError, UsageError
 from pearl.solving.backend import objective_value
-from pearl.solving.export import rendered, write_model
+from pearl.solving.export import FORMATS, rendered, write_model
 from pearl.solving.ir import Model, Objective, Row, Variable
 from pearl.solving.model_json import model_from_json
 from pearl.solving.naming import exported_names, point_of
@@ -169,8 +169,26 @@ def test_what_cannot_be_exported(suffix: str, tier: int, said: str) -> None:
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot write"):
         write_model(SAMPLE, tmp_path / "missing" / "model.lp")
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_interrupted_export_leaves_the_model_that_was_there(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"model{suffix}"
+    write_model(SAMPLE, path)
+    kept = path.read_bytes()
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_model(replace(SAMPLE, rows=SAMPLE.rows[:2]), path)
+    assert path.read_bytes() == kept
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def interrupted(_self: Path, _target: Path) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_model_without_variables_goes_to_json_only() -> None:

@@ -1,4 +1,6 @@
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -111,3 +113,22 @@ def test_a_time_needs_a_unit_and_must_not_be_negative(files, value):
     result = invoke("info", files / "own", f"--grace={value}")
     assert result.exit_code == 2
     assert "Invalid value for '--grace'" in result.output
+
+
+@pytest.mark.parametrize("command", [("generate", "--max-gpus", 4), ("convert", "own"), ("profile", "agents")])
+def test_every_result_goes_through_links_and_pipes_and_never_to_a_folder(command, files, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "target").write_text("old")
+    (files / "link").symlink_to("target")
+    assert invoke(*command, "--out", "link").exit_code == 0
+    assert (files / "link").is_symlink()
+    assert (files / "target").read_text() == invoke(*command).output
+    os.mkfifo(files / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        through = pool.submit((files / "pipe").read_text)
+        assert invoke(*command, "--out", "pipe").exit_code == 0
+        assert through.result(timeout=10) == (files / "target").read_text()
+    assert (files / "pipe").is_fifo()
+    for nowhere in (".", "", "n" * 256, "no/folder"):
+        result = invoke(*command, "--out", nowhere)
+        assert (result.exit_code, type(result.exception)) == (2, SystemExit)
