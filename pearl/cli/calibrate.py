@@ -10,10 +10,19 @@ import click
 from pearl.cli import options
 from pearl.cli.options import Format
 
+MOST_CANDIDATES = 100_000
+"""Days of simulation, and far past where a search of ten numbers still gains."""
+
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
-@click.option("--budget", type=click.IntRange(min=1), default=240, show_default=True, help="Candidates to simulate.")
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1, max=MOST_CANDIDATES),
+    default=240,
+    show_default=True,
+    help="Candidates to simulate.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all cores by default. The result is the same.")
 @options.format_option

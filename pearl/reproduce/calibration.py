@@ -9,21 +9,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pearl.core.engine import EngineProfile
 from pearl.core.workload import Workload
 from pearl.documents import Document, PathKey, read_document
 from pearl.errors import Fault, ScenarioError
+from pearl.reproduce.admitted import refusal
 from pearl.reproduce.measures import Measure
 from pearl.reproduce.paths import Place, changed, locate
-from pearl.scenario.checked import validate_filled
-from pearl.scenario.fields import AnyQuantity, Flag, Name, Spec, Whole
+from pearl.reproduce.ranges import range_faults, unread
+from pearl.scenario.checked import in_file_order, validate_filled
+from pearl.scenario.fields import MAX_QUANTITY, AnyQuantity, Flag, Name, Spec, Whole
 from pearl.scenario.load import load_scenario
 from pearl.scenario.schema import MetadataSpec
 from pearl.scenario.units import Dimension, parse_quantity
 
 Finite = Annotated[float, Field(strict=True)]
+MIN_TOLERANCE = 1e-9
+"""A nanosecond, or a billionth: no figure is known so well, and squared errors in it stay numbers."""
 
 
 class Scale(StrEnum):
@@ -83,6 +87,12 @@ class ParameterSpec(Spec):
         return self.low + u * (self.high - self.low)
 
 
+def _measurable(tolerance: float) -> float:
+    if tolerance < MIN_TOLERANCE:
+        raise ValueError(f"expected a tolerance of at least {MIN_TOLERANCE:g}")
+    return tolerance
+
+
 class TargetSpec(Spec):
     """One figure to be met."""
 
@@ -90,9 +100,9 @@ class TargetSpec(Spec):
     """What the report calls it."""
     measure: Measure
     """What is read from the simulation."""
-    value: AnyQuantity
+    value: Annotated[AnyQuantity, Field(ge=-MAX_QUANTITY, le=MAX_QUANTITY)]
     """The figure, with the measure's unit (`230s`, `25%`), or a number in seconds, or a share as a number."""
-    tolerance: Annotated[AnyQuantity, Field(gt=0)]
+    tolerance: Annotated[AnyQuantity, Field(gt=0, le=MAX_QUANTITY), AfterValidator(_measurable)]
     """An error of this size costs 1; the loss is the sum of squares."""
     note: str = ""
     """Where it comes from, or why its tolerance is wide."""
@@ -148,12 +158,24 @@ class Calibration:
         """The first guess, as a point of the unit cube."""
         return tuple(parameter.first for parameter in self.spec.parameters.values())
 
+    def whole(self, name: str) -> bool:
+        """Whether a parameter is a whole number of the scenario, not a factor of one."""
+        return not self.spec.parameters[name].factor and any(place.whole for place in self.places[name])
+
     def values(self, point: Sequence[float]) -> dict[str, float]:
-        """The parameters at a point of the unit cube."""
-        return {name: p.value(u) for (name, p), u in zip(self.spec.parameters.items(), point, strict=True)}
+        """The parameters at a point of the unit cube; whole numbers are whole."""
+        values = {name: p.value(u) for (name, p), u in zip(self.spec.parameters.items(), point, strict=True)}
+        return {name: round(value) if self.whole(name) else value for name, value in values.items()}
 
     def world(self, values: Mapping[str, float]) -> World:
-        """The scenario's workload and engine with the parameters set."""
+        """The scenario's workload and engine with the parameters set; raises ScenarioError where none may be such."""
+        world = self.unchecked(values)
+        if fault := refusal(world.workload, world.engine):
+            raise ScenarioError(fault)
+        return world
+
+    def unchecked(self, values: Mapping[str, float]) -> World:
+        """The same, though no scenario file may say so."""
         world = self.base
         for name, value in values.items():
             for place in self.places[name]:
@@ -171,9 +193,11 @@ def load_calibration(path: Path) -> Calibration:
     faults: list[Fault] = []
     places = _places(document, parsed.spec, base, faults)
     faults += _target_faults(document, parsed.spec)
+    calibration = Calibration(name=parsed.metadata.name, file=str(path), base=base, spec=parsed.spec, places=places)
+    faults = faults or [*_unread_faults(document, calibration), *_range_faults(document, calibration)]
     if faults:
-        raise ScenarioError(faults)
-    return Calibration(name=parsed.metadata.name, file=str(path), base=base, spec=parsed.spec, places=places)
+        raise ScenarioError(in_file_order(faults))
+    return calibration
 
 
 def _places(
@@ -198,6 +222,23 @@ def _places(
         for dimension in sorted(dimensions, key=str):
             faults += _unit_faults(document, ("spec", "parameters", name), ("low", "high", "start"), dimension)
     return found
+
+
+def _unread_faults(document: Document, calibration: Calibration) -> Iterator[Fault]:
+    """Paths to numbers that no measure depends on: any value would be as good as any other."""
+    pools = [pool for target in calibration.spec.targets for pool in target.measure.pools()]
+    for name, parameter in calibration.spec.parameters.items():
+        for path, place in zip(parameter.paths, calibration.places[name], strict=True):
+            if reason := unread(calibration.base, place, pools):
+                span = document.span(("spec", "parameters", name, "path"))
+                yield Fault(message=f"no target depends on {path!r}: {reason}", span=span)
+
+
+def _range_faults(document: Document, calibration: Calibration) -> Iterator[Fault]:
+    parameters = calibration.spec.parameters
+    for name in parameters:
+        for key, fault in range_faults(name, parameters, calibration.unchecked, whole=calibration.whole(name)):
+            yield replace(fault, span=document.span(("spec", "parameters", name, key)))
 
 
 def _target_faults(document: Document, spec: CalibrationSpec) -> Iterator[Fault]:

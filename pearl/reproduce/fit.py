@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from pearl.errors import UsageError
+from pearl.errors import ScenarioError, UsageError
 from pearl.reproduce.bench import Bench
 from pearl.reproduce.calibration import Calibration, TargetSpec
 
@@ -29,7 +29,8 @@ class Met:
     @property
     def loss(self) -> float:
         """Squared error in tolerances."""
-        return ((self.fitted - self.target) / self.tolerance) ** 2
+        error = (self.fitted - self.target) / self.tolerance
+        return error * error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,9 @@ def calibrate(calibration: Calibration, *, budget: int, seed: int, jobs: int = 1
 
     Raises UsageError where no candidate could be simulated.
     """
-    from pearl.reproduce.search import minimise
+    from pearl.reproduce.search import GENERATION, minimise
 
-    with _mapper(jobs) as run:
+    with _mapper(min(jobs, budget, GENERATION)) as run:
 
         def losses(points: Sequence[tuple[float, ...]], bound: float) -> Sequence[float]:
             found = run(partial(loss_of, calibration, bound=bound), [calibration.values(point) for point in points])
@@ -66,21 +67,24 @@ def calibrate(calibration: Calibration, *, budget: int, seed: int, jobs: int = 1
         best, loss = minimise(losses, start=calibration.start, budget=budget, seed=seed)
     if math.isinf(loss):
         raise UsageError(f"{calibration.file}: no point of the ranges could be simulated")
-    values = {name: float(f"{value:.6g}") for name, value in calibration.values(best).items()}
+    values = {name: _shown(value) for name, value in calibration.values(best).items()}
     return Fit(
         calibration=calibration, seed=seed, budget=budget, parameters=values, targets=tuple(met(calibration, values))
     )
 
 
 def loss_of(calibration: Calibration, values: Mapping[str, float], *, bound: float = math.inf) -> float:
-    """The loss at `values`, or its part so far once that exceeds `bound`; infinite where a pool cannot serve."""
+    """The loss at `values`, or its part so far once that exceeds `bound`.
+
+    Infinite where a pool cannot serve, or where no scenario may say so: bounds that hold may exclude each other.
+    """
     total = 0.0
     try:
         for one in met(calibration, values):
             total += one.loss
             if total > bound:
                 break
-    except UsageError:
+    except (ScenarioError, UsageError):
         return math.inf
     return total
 
@@ -91,6 +95,11 @@ def met(calibration: Calibration, values: Mapping[str, float]) -> Iterator[Met]:
     bench = Bench(workload=world.workload, engine=world.engine, seeds=range(calibration.spec.seeds))
     for target in calibration.spec.targets:
         yield _met(target, bench)
+
+
+def _shown(value: float) -> float:
+    """A value to the digits that a search can tell; whole numbers as they are."""
+    return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
 def _met(target: TargetSpec, bench: Bench) -> Met:

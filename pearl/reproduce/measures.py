@@ -49,6 +49,10 @@ class Measured(Spec):
 
     dimension: ClassVar[Dimension] = Dimension.SHARE
 
+    def pools(self) -> tuple[Counts, ...]:
+        """Pools that it is read from; of several sizes in one mode, any one."""
+        return tuple(value for _, value in self if isinstance(value, Counts))
+
 
 class Makespan(Measured):
     """Seconds from a batch's begin to the completion of its last trajectory."""
@@ -183,6 +187,10 @@ class ModeGain(Measured):
     """Workers in all."""
     batch: Batch
     """Trajectories of the batch."""
+
+    def pools(self) -> tuple[Counts, ...]:
+        """One of each mode."""
+        return (Counts(colocated=self.workers), Counts(prefill=1, decode=self.workers - 1))
 
     def read(self, bench: Bench) -> float:
         """A share; negative where the other mode is faster."""

@@ -6,6 +6,7 @@ units (`workload.environment_s.mean`, `engine.decode.c0_s`), lead to the same nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -38,6 +39,8 @@ class Place:
     """Fields that lead to it."""
     dimension: Dimension | None
     """What it measures, in base units; None for counts and ratios."""
+    whole: bool
+    """Whether it is a whole number."""
 
 
 def locate(fact: Any, path: str) -> Place | Fault:
@@ -47,10 +50,10 @@ def locate(fact: Any, path: str) -> Place | Fault:
     for key in path.split("."):
         if not is_dataclass(owner):
             return Fault(message=f"{path!r} leads nowhere: nothing is below {names[-1]!r}", expected=_EXAMPLE)
-        known = _known(owner)
+        known = known_fields(owner)
         name = next((name for name in _spellings(owner, key) if name in known), None)
         if name is None:
-            listed = ", ".join(_KEYS.get(name, name.removesuffix("_s")) for name in known)
+            listed = ", ".join(map(key_of, known))
             return Fault(message=f"{path!r} leads nowhere: no {key!r}", expected=f"one of {listed}")
         names.append(name)
         owner = getattr(owner, name)
@@ -59,22 +62,28 @@ def locate(fact: Any, path: str) -> Place | Fault:
         owner = owner.mean
     if isinstance(owner, bool) or not isinstance(owner, (int, float)):
         return Fault(message=f"{path!r} is no number", expected=_EXAMPLE)
-    return Place(names=tuple(names), dimension=_dimension(names))
+    return Place(names=tuple(names), dimension=dimension_of(names), whole=isinstance(owner, int))
 
 
 def changed(fact: FactT, names: Sequence[str], value: float, *, factor: bool) -> FactT:
-    """The frozen fact with one number replaced, or multiplied by a factor; whole numbers stay whole."""
+    """The frozen fact with one number replaced, or multiplied by a factor; whole numbers stay whole, if finite."""
     old = getattr(fact, names[0])
     new: Any
     if len(names) > 1:
         new = changed(old, names[1:], value, factor=factor)
     else:
         new = old * value if factor else value
-        new = round(new) if isinstance(old, int) else new
+        new = round(new) if isinstance(old, int) and math.isfinite(new) else new
     return replace(fact, **{names[0]: new})  # type: ignore[type-var]  # every fact is a dataclass
 
 
-def _known(owner: Any) -> tuple[str, ...]:
+def key_of(name: str) -> str:
+    """The key that scenarios have for a field."""
+    return _KEYS.get(name, name.removesuffix("_s"))
+
+
+def known_fields(owner: Any) -> tuple[str, ...]:
+    """The fields of a fact; of a distribution, the numbers that its shape depends on."""
     if isinstance(owner, Distribution):
         return _SHAPES[owner.family]
     return tuple(field.name for field in fields(owner))
@@ -86,7 +95,8 @@ def _spellings(owner: Any, key: str) -> tuple[str, ...]:
     return (key, f"{key}_s", _RENAMED.get(key, key))
 
 
-def _dimension(names: Sequence[str]) -> Dimension | None:
+def dimension_of(names: Sequence[str]) -> Dimension | None:
+    """What the number at these fields measures; None for counts and ratios."""
     if names[-1] == "cv":
         return None
     if names[-1] == "bandwidth_bytes_per_s":

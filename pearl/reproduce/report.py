@@ -51,7 +51,10 @@ def fit_text(fit: Fit) -> str:
     cells += [(met.name, f"{met.target:g}", f"{met.fitted:.4g}", f"{met.loss:.2f}") for met in fit.targets]
     lines = [f"loss {fit.loss:.3f} after {fit.budget} candidates, seed {fit.seed}"]
     lines += columns(cells, indent="", right=frozenset({1, 2, 3}))
-    lines += ["", *(f"{name} = {value:g}" for name, value in fit.parameters.items())]
+    lines += [
+        "",
+        *(f"{name} = {value if isinstance(value, int) else f'{value:g}'}" for name, value in fit.parameters.items()),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -22,9 +22,13 @@ FIRST_STEP = 0.1
 LONGEST_STEP, SHORTEST_STEP = 0.2, 0.002
 GROW, SHRINK = 1.5, 0.85
 """Factors on the step after a generation with a better point, and without one: balanced at one success in four."""
+GENERATION = 4
+"""Points that are asked for together: more would use more processes, and learn less from each."""
 
 
-def minimise(losses: Losses, *, start: Point, budget: int, seed: int, generation: int = 4) -> tuple[Point, float]:
+def minimise(
+    losses: Losses, *, start: Point, budget: int, seed: int, generation: int = GENERATION
+) -> tuple[Point, float]:
     """The best point found in `budget` evaluations, and its loss; the same seed finds the same point."""
     rng = Random(seed)
     best, loss = start, losses([start], float("inf"))[0]
