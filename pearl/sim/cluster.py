@@ -123,6 +123,7 @@ class SimCluster:
         trainer's patience is: a scheduler that acts sooner loses less.
         """
         event = replace(event, at_s=self._queue.now_s)
+        self._roster.record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
         before = self.state
         after = apply_event(before, event, leaving=self._leaving)
         if event.kind is EventKind.RECLAIM_NOTICE:
@@ -140,7 +141,6 @@ class SimCluster:
             self._queue.at(self._queue.now_s + event.within_s, ARRIVAL, self._deadline, event)
         if event.kind is EventKind.BATCH_STARTED:
             self._borrowing = self.state.counts.borrowed > 0
-        self._roster.record(Happening.EVENT, kind=event.kind.value, workers=list(event.workers))
         self._listener(event)
 
     def _deadline(self, event: Event) -> None:

@@ -62,9 +62,12 @@ def test_in_the_log_a_decision_follows_its_event_and_precedes_what_its_plan_does
     log = report.log
     decided = [index for index, record in enumerate(log) if record.what is Happening.DECISION]
     for index in decided:
-        event, decision = log[index - 1], log[index]
-        assert (event.what, event.at_s) == (Happening.EVENT, decision.at_s)
+        cause = max(before for before in range(index) if log[before].what is Happening.EVENT)
+        event, decision = log[cause], log[index]
+        assert event.at_s == decision.at_s
         assert event.data["kind"] == decision.data["event"]
+        between = {record.what for record in log[cause + 1 : index]}
+        assert between <= {Happening.WORKER, Happening.GROUP_ROLLED_BACK, Happening.STEP_DROPPED}, "what the event did"
     assert not any(record.what is Happening.STEP_BEGAN for record in log[: decided[0]])
     superseded = [
         index
