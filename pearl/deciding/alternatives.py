@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pearl.core.cluster import Counts
-from pearl.core.problem import Assignment, BorrowTerms, DecisionProblem, Rule, assignment_counts
+from pearl.core.cluster import Counts, Role, Zone
+from pearl.core.problem import Assignment, BorrowTerms, DecisionProblem, Linear, Rule, Tier, assignment_counts
 from pearl.core.source import Span
 from pearl.deciding.engine import Verdict
 from pearl.deciding.standing import Loss, Optimum, TierPair, loss, optima, tier_pairs
@@ -163,9 +163,9 @@ def _blocked(verdict: Verdict, problem: DecisionProblem, counts: Counts, solver:
     broken = least_violation(problem, solver, limits)
     makespan_s = verdict.posed.tables.makespan_ms(counts) / 1000
     chosen = verdict.chosen
-    blocks = tuple(_rule_block(rule, amount) for rule, amount in broken.rules) or (
-        Block(name=broken.structural, text=broken.structural, amount=0.0, unit=""),
-    )
+    blocks = tuple(_rule_block(rule, amount) for rule, amount in broken.rules)
+    if not blocks:
+        blocks = (_structural_block(verdict, problem, broken.structural, solver, limits),)
     return Alternative(
         counts=counts,
         makespan_s=makespan_s,
@@ -174,6 +174,35 @@ def _blocked(verdict: Verdict, problem: DecisionProblem, counts: Counts, solver:
         delta_changes=broken.role_changes - chosen.role_changes,
         blocks=blocks,
     )
+
+
+def _structural_block(verdict: Verdict, problem: DecisionProblem, text: str, solver: Solver, limits: Limits) -> Block:
+    """What stands in the way without any rule: the mode, too few workers to borrow, or roles that are not open."""
+    mode = problem.fixed.mode if problem.fixed else None
+    if mode is not None and mode not in problem.modes:
+        return Block(name="allowed_mode", text=f"the policy does not allow the mode {mode.value}", amount=0.0, unit="")
+    needed = _fewest_borrowed(verdict, problem, solver, limits)
+    limit = problem.borrow.max_workers
+    if needed is None or needed <= limit:
+        return Block(name="roles", text=text, amount=0.0, unit="")
+    lent = f"lends at most {limit} now" if limit else "does not borrow now"
+    text = f"it takes {needed} overlap workers, and the policy {lent}"
+    return Block(name="borrow_limit", text=text, amount=needed - limit, unit="workers")
+
+
+def _fewest_borrowed(verdict: Verdict, problem: DecisionProblem, solver: Solver, limits: Limits) -> int | None:
+    """Overlap workers without which the counts of `problem` cannot be had, rules aside; None where not even so."""
+    serving = tuple(
+        (group.id, role, 1)
+        for group in problem.groups
+        if group.zone is Zone.OVERLAP
+        for role in group.targets
+        if role is not Role.INACTIVE
+    )
+    tier = Tier(name="borrowed", terms=(Linear(counts=tuple(sorted(serving))),))
+    borrow = BorrowTerms(max_workers=verdict.posed.lendable)
+    solution = solve_problem(replace(problem, rules=(), tiers=(tier,), borrow=borrow), solver, limits=limits)
+    return None if solution.assignment is None else assignment_counts(problem, solution.assignment).borrowed
 
 
 def _rule_block(rule: Rule, amount: float) -> Block:

@@ -191,13 +191,13 @@ def _best_so_far(solution: Solution) -> Reason:
 def _after_gates(verdict: Verdict, solver: Solver | None, limits: Limits) -> Verdict:
     """Apply what no row can say (veto, calibration), and name what a gate turned down, given a solver to find it."""
     if verdict.outcome is Outcome.SWITCH:
-        return _veto(_calibrated(_switch_reasons(verdict)))
+        return _veto(_calibrated(_switch_reasons(verdict, solver, limits)))
     if verdict.outcome is Outcome.KEEP and verdict.solution.status is SolveStatus.OPTIMAL:
         return _keep_reasons(verdict, solver, limits)
     return verdict
 
 
-def _switch_reasons(verdict: Verdict) -> Verdict:
+def _switch_reasons(verdict: Verdict, solver: Solver | None, limits: Limits) -> Verdict:
     chosen, stay_ms = verdict.chosen, verdict.posed.stay_ms
     if verdict.forced_by:
         broken = ", ".join(in_words(verdict.forced_by, verdict.problem.rules))
@@ -208,9 +208,20 @@ def _switch_reasons(verdict: Verdict) -> Verdict:
     text = f"{chosen.counts.label()} is best: {gain_s:.1f} s off the {stay_ms / 1000:.1f} s of staying"
     if gain_s <= 0:
         text = (
-            f"{chosen.counts.label()} is best by the policy's tiers: {-gain_s:.1f} s on top of {stay_ms / 1000:.1f} s"
+            f"{chosen.counts.label()} is best by the policy's tiers: {-gain_s:.1f} s on top of the "
+            f"{stay_ms / 1000:.1f} s of staying{_what_staying_lacks(verdict, solver, limits)}"
         )
     return _add(verdict, Reason(code=ReasonCode.BEST, text=text, data={"gain_s": gain_s}))
+
+
+def _what_staying_lacks(verdict: Verdict, solver: Solver | None, limits: Limits) -> str:
+    """The tier in which staying lost, where that is proved and a solver is there to measure a tolerance."""
+    if solver is None or verdict.solution.status is not SolveStatus.OPTIMAL:
+        return ""
+    problem = verdict.problem
+    stay, answer = evaluate(problem, verdict.posed.stay), evaluate(problem, verdict.assignment)
+    lost = loss(problem, stay, answer, optima(problem, solver, limits)) if stay.feasible else None
+    return f", which is {lost.text()}" if lost else ""
 
 
 def _veto(verdict: Verdict) -> Verdict:

@@ -152,7 +152,7 @@ def _asked(result: doc.ResultDocument) -> Iterator[str]:
             (a.configuration, _seconds(a.makespan_s), _signed(a.delta_s), _short_verdict(a, result))
             for a in result.alternatives
         ]
-        yield from columns(rows, right=frozenset({1, 2}))
+        yield from columns(rows, right=frozenset({1, 2})) or ["  none: the rules allow no other configuration"]
     if result.sensitivity is not None:
         yield "Sensitivity: the smallest error of one profile number that flips the decision"
         yield from columns([_flip(flip) for flip in result.sensitivity])
@@ -194,8 +194,9 @@ def _verdict_on(other: doc.AlternativeDocument, result: doc.ResultDocument) -> I
         yield f"  {_allowed(other, result)}"
     if other.makespan_s is not None:
         makespan = f"{_seconds(other.makespan_s)} ({_signed(other.delta_s)})"
+        changes = f", {other.delta_changes:+d} role changes" if other.tiers else ""
         charged = f", {other.charged_s:.1f} s charged for its changes" if other.charged_s else ""
-        yield f"  makespan {makespan}, {other.delta_changes:+d} role changes{charged}"
+        yield f"  makespan {makespan}{changes}{charged}"
     if other.tiers:
         head = ("tier", other.configuration, f"{result.decision.configuration} (chosen)")
         yield from columns([head, *map(_tier_row, other.tiers)], indent="    ", right=frozenset({1, 2}))

@@ -125,6 +125,38 @@ def test_under_veto_only_the_answer_itself_meets_the_threshold(tmp_path):
     assert second.lost_to.label() == "2P2D"
 
 
+@pytest.mark.parametrize(
+    ("change", "amount", "said"),
+    [
+        (("enabled: true", "enabled: false"), 2, "it takes 2 overlap workers, and the policy does not borrow now"),
+        (("enabled: true", "enabled: true, max_workers: 1"), 1, "it takes 2 overlap workers, and the policy lends at"),
+    ],
+)
+def test_why_not_names_borrowing_where_only_that_would_give_the_workers(tmp_path, change, amount, said):
+    policy(tmp_path)
+    path = tmp_path / "test.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+    at = situation(RESERVED, workers(Zone.OVERLAP, 4, Role.INACTIVE))
+    predictor = TablePredictor(colocated={**FOUR, 6: 50_000})
+    tick = deliberate(at, load_policy(path), predictor=predictor, solver=resolve("cpsat"))
+    assert tick.verdict is not None
+    (block,) = why_not(tick.verdict, parse_counts("6C"), resolve("cpsat"), LIMITS).blocks
+    assert (block.name, block.amount, block.unit) == ("borrow_limit", amount, "workers")
+    assert block.text.startswith(said)
+
+
+def test_why_not_names_a_mode_that_the_policy_does_not_allow(tmp_path):
+    policy(tmp_path)
+    path = tmp_path / "test.yaml"
+    text = path.read_text(encoding="utf-8").replace("modes: [colocated, disaggregated]", "modes: [colocated]")
+    path.write_text(text, encoding="utf-8")
+    predictor = TablePredictor(colocated=FOUR, pairs=PAIRS)
+    tick = deliberate(situation(RESERVED), load_policy(path), predictor=predictor, solver=resolve("cpsat"))
+    assert tick.verdict is not None
+    (block,) = why_not(tick.verdict, parse_counts("2P2D"), resolve("cpsat"), LIMITS).blocks
+    assert (block.name, block.text) == ("allowed_mode", "the policy does not allow the mode disaggregated")
+
+
 def test_why_not_says_when_there_are_too_few_workers(tmp_path):
     blocked = why_not(verdict_on(tmp_path), parse_counts("5P3D"), resolve("cpsat"), LIMITS)
     assert [(b.name, b.amount) for b in blocked.blocks] == [("workers", 4)]

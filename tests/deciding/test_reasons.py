@@ -169,6 +169,21 @@ def check_would_win(verdict: Verdict) -> None:
     assert evaluate(verdict.problem, found.assignment).counts == verdict.rejected.counts
 
 
+def test_a_switch_to_a_slower_configuration_names_the_tier_that_asks_for_it(tmp_path):
+    """Two workers are within 6 % of three, and a resize meets no threshold."""
+    path = tmp_path / "smaller.yaml"
+    text = POLICY.replace("SEMANTICS", "gate").replace("EXTRA", "").replace(PLAIN, OBJECTIVES["tolerant"])
+    path.write_text(text, encoding="utf-8")
+    at = situation(workers(Zone.RESERVED, 3, Role.COLOCATED))
+    predictor = TablePredictor(colocated={2: 103_000, 3: 100_000})
+    verdict = decide(at, WORKLOAD, load_policy(path), predictor=predictor, solver=resolve("cpsat"))
+    (reason,) = verdict.reasons
+    assert reason.text == (
+        "2C is best by the policy's tiers: 3.0 s on top of the 100.0 s of staying, which is worse in tier 2 'size': 3 "
+        "against 2 (tier 1 'makespan': 100 s against 103 s, within the tolerance of 6 %)"
+    )
+
+
 class EndsAtToday:
     """Stub: the time limit passes when only today's configuration is known."""
 

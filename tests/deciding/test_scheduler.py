@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pearl.core.cluster import ClusterState, Role, Zone
-from pearl.core.decision import Outcome
+from pearl.core.decision import Outcome, ReasonCode
 from pearl.core.event import Event, EventKind
 from pearl.core.plan import ChangeRole, Step
 from pearl.core.problem import Change
@@ -89,6 +89,9 @@ def test_a_switch_to_what_was_decided_before_says_that_it_repeats(tmp_path):
     scheduler.on_event(BATCH)
     told = [(tick.decision.outcome, tick.repeats) for tick in ticks]
     assert told == [(Outcome.SWITCH, False), (Outcome.SWITCH, True), (Outcome.KEEP, False)]
+    assert [tick.told.outcome for tick in ticks] == [Outcome.SWITCH, Outcome.KEEP, Outcome.KEEP]
+    assert ticks[1].told.reasons[0].code is ReasonCode.IN_TRANSITION
+    assert decision_document(ticks[1])["decision"]["outcome"] == "keep", "live records tell it alike"
 
 
 def test_a_finished_change_starts_its_cooldown(tmp_path):
