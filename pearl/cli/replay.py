@@ -47,6 +47,7 @@ def replay(
     pool is what the policy's own plans make of the one given; the telemetry stays as it was measured.
     """
     from pearl.api import choose_predictor, choose_solver
+    from pearl.errors import Fault, InputError
     from pearl.report.replay import replay_data, replay_text
     from pearl.sim.replay import replay as run
 
@@ -59,6 +60,9 @@ def replay(
             predictor=choose_predictor(rules, predictor),
             solver=choose_solver(rules, solver),
         )
+    if not taken:
+        message = f"{telemetry} holds no turn and no event of the cluster: nothing would have been decided"
+        raise InputError(Fault(message=message, expected="`turn` records (docs/tracking.md)"))
     names = {"policy": rules.name, "source": telemetry.name}
     text = replay_text(taken, **names) if format is Format.TABLE else options.dump(replay_data(taken, **names), format)
     options.emit(text, output)

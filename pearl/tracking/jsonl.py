@@ -7,7 +7,6 @@ that begin with `#` are skipped.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
@@ -181,7 +180,8 @@ def _number(kind: type, value: Any, where: str) -> Any:
     whole = kind is int
     good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     least = "above 0" if where.rsplit(".", 1)[1] in _POSITIVE and where != "transition.seconds" else "from 0"
-    if not good or not math.isfinite(value) or not 0 <= value <= MAX_NUMBER or (value == 0 and least != "from 0"):
+    # Also refuses NaN, which compares as false, and compares a whole number of any length without making it a float.
+    if not good or not 0 <= value <= MAX_NUMBER or (value == 0 and least != "from 0"):
         raise _LineError(f"{where} is {_short(value)}", expected=f"a {'whole ' if whole else ''}number {least}")
     return kind(value)
 

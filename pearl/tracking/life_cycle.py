@@ -189,8 +189,7 @@ class _Past:
     prompt: _Pools
     output: _Pools
     environment: _Pools
-    hazards: Floats
-    """By turn index; the last entry stands for every later turn."""
+    hazard: _Hazards
     prefill_s: float
     """Median service time of a prompt, hand-over included."""
     token_s: float
@@ -205,28 +204,32 @@ class _Past:
             prompt=_Pools(((turn, float(tokens)) for (_, _, turn), tokens in offered.items()), 0.0),
             output=_Pools(((r.turn, float(r.output_tokens)) for r in turns), 1.0),
             environment=_Pools(((r.turn, r.environment_s) for r in turns if r.environment_s is not None), 0.0),
-            hazards=_hazards(turns),
+            hazard=_Hazards(turns),
             prefill_s=median(r.prefill_s + r.transfer_s for r in turns),
             token_s=max(median(r.decode_s / r.output_tokens for r in turns), 1e-6),
         )
 
-    def hazard(self, turn: Ints) -> Floats:
+
+class _Hazards:
+    """Hazards by turn index; where fewer than `MIN_POOL` trajectories came so far, that of all turns together."""
+
+    def __init__(self, turns: Sequence[TurnRecord]) -> None:
+        import numpy as np
+
+        counts = count_turns((r.turn, r.last) for r in turns)
+        known = sorted(turn for turn, number in counts.reached.items() if number >= MIN_POOL)
+        pooled = counts.finished / sum(counts.reached.values())
+        self._turns = np.array(known, dtype=np.int64)
+        self._hazards = np.array([*(counts.hazard(turn) for turn in known), pooled])
+
+    def __call__(self, turn: Ints) -> Floats:
         """Probability of ending with each turn."""
         import numpy as np
 
-        found: Floats = self.hazards[np.minimum(turn, self.hazards.size - 1)]
+        place = np.searchsorted(self._turns, turn)
+        known = np.isin(turn, self._turns)
+        found: Floats = self._hazards[np.where(known, place, -1)]
         return found
-
-
-def _hazards(turns: Sequence[TurnRecord]) -> Floats:
-    """Hazards by turn index; where fewer than `MIN_POOL` trajectories came so far, that of all turns together."""
-    import numpy as np
-
-    counts = count_turns((r.turn, r.last) for r in turns)
-    pooled = counts.finished / sum(counts.reached.values())
-    last = max(counts.reached)
-    known = [counts.hazard(k) if counts.reached.get(k, 0) >= MIN_POOL else pooled for k in range(last + 1)]
-    return np.array([*known, pooled])
 
 
 class _Uniforms:

@@ -58,12 +58,12 @@ def turn_distribution(counts: TurnCounts) -> list[tuple[float, float]]:
     """(number of turns, probability), ascending.
 
     What is still alive after the last turn that was seen is put there: the restricted estimate, which falls short only
-    while the longest trajectories have not ended yet.
+    while the longest trajectories have not ended yet. Nobody ends with a turn that nobody was seen to complete.
     """
     alive, result = 1.0, []
-    last = max(counts.reached, default=-1)
-    for turn in range(last + 1):
-        ends = alive if turn == last else alive * (counts.hazard(turn) if turn in counts.reached else 0.0)
+    seen = sorted(counts.reached)
+    for turn in seen:
+        ends = alive if turn == seen[-1] else alive * counts.hazard(turn)
         if ends > 0:
             result.append((float(turn + 1), ends))
         alive -= ends

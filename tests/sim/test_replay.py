@@ -20,6 +20,7 @@ from pearl.sim.replay import Recording, Taken, replay
 from pearl.solving.registry import resolve
 from pearl.tracking.jsonl import telemetry_lines
 from tests.deciding.worlds import WORKLOAD, policy, situation, workers
+from tests.tracking.worlds import arrival
 
 WORLD = situation(workers(Zone.RESERVED, 4, Role.COLOCATED))
 
@@ -149,6 +150,8 @@ def test_the_command(telemetry: tuple[Telemetry, ...], tmp_path: Path, capsys: p
         (["t.jsonl", "--scenario", "qwen3-8b-swe"], "cannot read t.jsonl"),
         (["empty", "--scenario", "qwen3-8b-swe"], "no store empty/controller.db"),
         (["t.jsonl", "--cluster", "h100-qwen3-8b"], "its nodes are not known"),
+        (["asked.jsonl", "--scenario", "qwen3-8b-swe"], "asked.jsonl holds no turn and no event of the cluster"),
+        (["none.jsonl", "--scenario", "qwen3-8b-swe"], "none.jsonl holds no turn and no event of the cluster"),
     ],
 )
 def test_what_cannot_be_replayed(
@@ -156,6 +159,8 @@ def test_what_cannot_be_replayed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "none.jsonl").touch()
+    (tmp_path / "asked.jsonl").write_text("".join(telemetry_lines([arrival("a", 0)])))
     assert run(["replay", *args]) == 2
     assert message in capsys.readouterr().err
 

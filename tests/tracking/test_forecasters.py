@@ -222,6 +222,21 @@ def test_life_cycle_of_one_trajectory_by_hand() -> None:
     assert fmean(left.values) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("source", sorted(LifeCycle.sources))
+def test_a_garbled_turn_index_is_one_index_more(source: Source) -> None:
+    """Neither memory nor time grows with it, and the hazards of the others stay."""
+    lives = tuple(
+        Life(trajectory=f"x{k}", turn=k, stage=Stage.ENVIRONMENT, context_tokens=0, stage_s=1.0) for k in range(12)
+    )
+    turns = tuple(turn(f"t{i}", k, last=k == 9) for i in range(10) for k in range(10))
+
+    def foreseen(index: int) -> float:
+        more = tuple(turn(f"late{i}", index, last=True) for i in range(10))
+        return value("life_cycle", source, History(turns=(*turns, *more), lives=lives, lives_at_s=0.0), 0.0)
+
+    assert foreseen(10**15) == foreseen(2**20) == foreseen(64)
+
+
 def test_a_prompt_that_waits_is_asked_for_now() -> None:
     turns = tuple(turn(f"t{i}", 0, last=True) for i in range(20))
     lives = tuple(

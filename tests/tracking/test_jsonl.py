@@ -89,6 +89,10 @@ GOOD = '{"record": "arrival", "trajectory": "a", "turn": 0, "new_prompt_tokens":
         (GOOD.replace(": 5", ": 5.5"), "arrival.new_prompt_tokens is 5.5; expected a whole number from 0"),
         (GOOD.replace(": 5", ": true"), "arrival.new_prompt_tokens is True; expected a whole number"),
         (GOOD.replace(": 5", ": 1" + "0" * 30), "arrival.new_prompt_tokens is a huge number"),
+        (GOOD.replace(": 5", ": 1" + "0" * 400), "arrival.new_prompt_tokens is a huge number"),
+        (GOOD.replace(": 1}", ": 1" + "0" * 400 + "}"), "arrival.at_s is a huge number; expected a number from 0"),
+        (GOOD.replace(": 1}", ": -1" + "0" * 400 + "}"), "arrival.at_s is a huge number; expected a number from 0"),
+        (GOOD.replace(": 1}", ": 1" + "0" * 5000 + "}"), "not valid JSON: Exceeds the limit"),
         (GOOD.replace('"a"', "7"), "arrival.trajectory is 7; expected text"),
         (GOOD.replace(": 1}", ": NaN}"), "NaN is not a number; expected a finite number"),
         (GOOD.replace(": 1}", ": 1e999}"), "arrival.at_s is inf; expected a number from 0"),
@@ -137,7 +141,9 @@ def test_garbled_telemetry_gives_faults_and_nothing_else(seed: int) -> None:
     text = list(GOLDEN.read_text(encoding="utf-8"))
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(text))
-        text[at : at + rng.randint(0, 8)] = rng.choice(['"', "{", "}", "-", "9" * 20, "null", "\n", "1e400", "\x00"])
+        text[at : at + rng.randint(0, 8)] = rng.choice(
+            ['"', "{", "}", "-", "9" * 20, "9" * 400, "null", "\n", "1e400", "\x00"]
+        )
     found: tuple[Fault, ...] = ()
     try:
         parse_telemetry("".join(text), file="t.jsonl")

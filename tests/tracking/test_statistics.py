@@ -70,6 +70,15 @@ def test_with_censoring_it_is_a_distribution(lives: list[tuple[int, int]]) -> No
         assert found == []
 
 
+@given(st.sets(st.integers(0, 10**15), min_size=1, max_size=9))
+def test_turns_that_nobody_completed_take_neither_probability_nor_time(turns: set[int]) -> None:
+    """A garbled index is one turn more, however large."""
+    found = turn_distribution(count_turns((turn, True) for turn in turns))
+    assert found == [(float(min(turns) + 1), 1.0)]
+    found = turn_distribution(count_turns((turn, False) for turn in turns))
+    assert found == [(float(max(turns) + 1), 1.0)]
+
+
 def test_weights_add_up() -> None:
     one, two = count_turns([(0, False), (1, True)]), count_turns([(0, True)])
     both = combined([(one, 1.0), (two, 0.5)])
