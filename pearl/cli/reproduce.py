@@ -49,6 +49,7 @@ def reproduce(
     """
     from dataclasses import replace
 
+    from pearl.errors import UsageError
     from pearl.reproduce import report
     from pearl.reproduce.plot import check_plot, write_plot
     from pearl.reproduce.rows import summarise
@@ -58,6 +59,8 @@ def reproduce(
     targets = choose_targets(sections, models)
     if plot is not None:
         check_plot([target.unit for target in targets], plot)
+        if output is not None and plot.resolve() == output.resolve():
+            raise UsageError(f"{plot} would hold two results; expected a file for each")
     effort = Effort.quick() if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     with options.progress(len(plan_work(targets, effort)), "reproducing") as advance:

@@ -10,7 +10,7 @@ from typing import assert_never
 
 import yaml
 
-from pearl.errors import UsageError
+from pearl.errors import Fault, UsageError
 from pearl.reproduce.rows import Row, judge
 from pearl.reproduce.selection import Selected, SelectionKey, select
 from pearl.reproduce.simulate import Effort, Key, Runs, Simulated, runs_for, simulated
@@ -39,18 +39,29 @@ class Work:
 
 
 def choose_targets(sections: Sequence[str], models: Sequence[str] = ()) -> tuple[Target, ...]:
-    """The rows of the sections given (`6` stands for 6.2 to 6.5.2), or all; raises UsageError where there are none."""
+    """The rows of the sections (`6` stands for 6.2 to 6.5.2) and models given, or all.
+
+    Raises UsageError with every section and every model that adds none: a check of less than was asked for may pass.
+    """
     targets = load_targets()
     chosen = tuple(
         target
         for target in targets
-        if (not sections or any(_inside(target.section, section) for section in sections))
+        if (not sections or any(_in_section(target, section) for section in sections))
         and (not models or target.model in models)
     )
-    if not chosen:
-        known = ", ".join(dict.fromkeys(target.section for target in targets))
-        raise UsageError(f"no rows in section {', '.join(sections) or 'any'}; sections: {known}")
+    without = [section for section in sections if not any(_in_section(target, section) for target in chosen)]
+    faults = [_no_rows("section", name, [target.section for target in targets], models) for name in without]
+    without = [model for model in models if all(target.model != model for target in chosen)]
+    faults += [_no_rows("model", name, [target.model for target in targets], sections) for name in without]
+    if faults:
+        raise UsageError(faults)
     return chosen
+
+
+def _no_rows(kind: str, name: str, known: Sequence[str], beside: Sequence[str]) -> Fault:
+    among = f" with {', '.join(beside)}" if beside else ""
+    return Fault(message=f"no rows in {kind} {name}{among}; {kind}s: {', '.join(dict.fromkeys(known))}")
 
 
 def plan_work(targets: Sequence[Target], effort: Effort) -> Work:
@@ -90,11 +101,12 @@ def read_notes() -> Mapping[str, str]:
 
 def _carry_out(work: Work, jobs: int) -> Iterator[tuple[Job, Found]]:
     every: tuple[Job, ...] = (*work.runs, *work.alone)
-    if jobs <= 1:
+    processes = min(jobs, len(every))
+    if processes <= 1:
         for job in every:
             yield job, _do(job, work.effort)
         return
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    with ProcessPoolExecutor(max_workers=processes) as pool:
         waiting = {pool.submit(_do, job, work.effort): job for job in every}
         try:
             for future in as_completed(waiting):
@@ -127,5 +139,5 @@ def _name(job: Job) -> str:
     assert_never(job)
 
 
-def _inside(section: str, wanted: str) -> bool:
-    return section == wanted or section.startswith(f"{wanted}.")
+def _in_section(target: Target, wanted: str) -> bool:
+    return target.section == wanted or target.section.startswith(f"{wanted}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pearl.core.cluster import Counts
 from pearl.core.workload import Training
 from pearl.errors import UsageError
 from pearl.makespan.registry import get_predictor
+from pearl.reproduce import run as running
 from pearl.reproduce.bench import Bench
 from pearl.reproduce.measures import parse_pool
 from pearl.reproduce.models import load_model
@@ -56,6 +58,53 @@ def test_the_command_prints_rows_with_every_field(capsys: pytest.CaptureFixture[
 def test_an_unknown_section_is_one_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reproduce", "--section", "7"]) == 2
     assert "no rows in section 7; sections: 2.1, 3.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sections", "models", "faults"),
+    [
+        (["2.1", "9.9"], [], ["no rows in section 9.9; sections: 2.1, "]),
+        ([], ["qwen3-8b", "nope"], ["no rows in model nope; models: qwen3-8b, qwen3-30b-a3b"]),
+        (["2.1", "3.2"], ["qwen3-30b-a3b"], ["no rows in section 2.1 with qwen3-30b-a3b; sections: "]),
+        (["2.1"], ["qwen3-8b", "qwen3-30b-a3b"], ["no rows in model qwen3-30b-a3b with 2.1; models: "]),
+        (
+            ["6.5.2", "9"],
+            ["nope"],
+            ["in section 6.5.2 with nope", "in section 9 with nope", "in model nope with 6.5.2"],
+        ),
+    ],
+)
+def test_whatever_adds_no_rows_is_refused_beside_what_does(
+    sections: list[str], models: list[str], faults: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose_targets(sections, models)
+    assert [words in str(fault) for words, fault in zip(faults, caught.value.faults, strict=True)] == [True] * len(
+        faults
+    )
+
+
+def test_the_picture_and_the_result_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    one = str(tmp_path / "x.png")
+    assert run(["reproduce", "--section", "6.3", "--quick", "--plot", one, "--output", one]) == 2
+    assert "would hold two results" in capsys.readouterr().err
+    assert run(["reproduce", "--section", "6.3", "--quick", "--plot", str(tmp_path / "x.pdf")]) == 2
+    assert "no picture format '.pdf'" in capsys.readouterr().err
+
+
+def test_no_more_processes_than_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Counted(ProcessPoolExecutor):
+        def __init__(self, max_workers: int) -> None:
+            asked.append(max_workers)
+            super().__init__(max_workers=1)
+
+    monkeypatch.setattr(running, "ProcessPoolExecutor", Counted)
+    two = [one for one in choose_targets(["2", "3"]) if not runs_for(one, Effort.quick())][:2]
+    running.reproduce(two, effort=Effort.quick(), jobs=60)
+    assert asked == [2]
 
 
 def test_the_picture_is_a_png_of_the_gains(tmp_path: Path) -> None:
