@@ -37,6 +37,16 @@ class Tick:
     repeats: bool = False
     """Whether it switches to what the tick before it decided on: that is not reached yet, and its plan is made anew."""
 
+    @property
+    def told(self) -> Decision:
+        """The decision as logs and records have it: to go on towards what was decided before is a keep, no switch."""
+        decision = self.decision
+        if not self.repeats:
+            return decision
+        text = f"{decision.counts.label()} was decided on before and is not reached yet; its plan goes on"
+        reason = Reason(code=ReasonCode.IN_TRANSITION, text=text)
+        return replace(decision, outcome=Outcome.KEEP, reasons=(reason, *decision.reasons))
+
 
 def deliberate(
     situation: Situation,

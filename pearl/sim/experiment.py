@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pearl.core.cluster import ClusterState, Mode, Role, Status, Zone
-from pearl.core.decision import Outcome, Reason, ReasonCode
 from pearl.core.event import Event, EventKind
 from pearl.core.problem import Change
 from pearl.core.situation import Situation
@@ -168,20 +167,16 @@ class _Run:
 
 
 def _facts(event: Event, tick: Tick, changes: frozenset[Change]) -> dict[str, object]:
-    """What the log says of a decision; to go on towards what was decided before is to keep that, and no switch."""
-    decision = tick.decision
-    outcome, reasons = decision.outcome, decision.reasons
-    if tick.repeats:
-        text = f"{decision.counts.label()} was decided on before and is not reached yet; its plan goes on"
-        outcome, reasons = Outcome.KEEP, (Reason(code=ReasonCode.IN_TRANSITION, text=text), *reasons)
+    """What the log says of a decision."""
+    decision = tick.told
     return {
         "event": event.kind.value,
-        "outcome": outcome.value,
+        "outcome": decision.outcome.value,
         "configuration": decision.counts.label(),
         "changes": sorted(kind.value for kind in changes),
         "borrowed": decision.counts.borrowed,
         "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
-        "reasons": [{"code": reason.code.value, "text": reason.text} for reason in reasons],
+        "reasons": [{"code": reason.code.value, "text": reason.text} for reason in decision.reasons],
         "steps": len(tick.plan.steps),
         **(context(tick.verdict) if tick.verdict else {}),
     }

@@ -9,6 +9,7 @@ from pearl.core.decision import Outcome, ReasonCode
 from pearl.core.event import Event, EventKind
 from pearl.core.plan import ChangeRole, Step
 from pearl.core.problem import Change
+from pearl.live.control.documents import decision_document
 from pearl.planning import advance
 from pearl.scheduler import ElasticScheduler, Tick
 from pearl.solving.registry import resolve

@@ -152,7 +152,7 @@ class Decider:
             "changes": sorted(kind.value for kind in noted.changes),
             "seconds": round(self._clock.now_s() - began_s, 6),
         }
-        self._metrics.decision(tick.decision.outcome.value, self._clock.now_s() - began_s)
+        self._metrics.decision(tick.told.outcome.value, self._clock.now_s() - began_s)
         self._inform(event, noted.now_s, tick.decision)
         self._hand_over((number, event), policy, tick.plan, document, acts=not self.shadow)
 

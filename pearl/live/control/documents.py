@@ -79,7 +79,7 @@ def event_document(event: Event) -> Document:
 
 def decision_document(tick: Tick) -> Document:
     """A decision under the names of `pearl solve --format json`, and what it was held against (`context`)."""
-    decision = tick.decision
+    decision = tick.told
     rejected = None
     if tick.verdict is not None and tick.verdict.rejected is not None:
         point = tick.verdict.rejected
