@@ -102,7 +102,7 @@ def test_no_more_processes_than_parts(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(max_workers=1)
 
     monkeypatch.setattr(running, "ProcessPoolExecutor", Counted)
-    two = [one for one in choose_targets(["2", "3"]) if not runs_for(one, Effort.quick())][:2]
+    two = [target("2.1-rollout-share-8b"), target("3.1-unlimited-rollout-8b")]
     running.reproduce(two, effort=Effort.quick(), jobs=60)
     assert asked == [2]
 
