@@ -176,7 +176,7 @@ def _facts(event: Event, tick: Tick, changes: frozenset[Change]) -> dict[str, ob
         "changes": sorted(kind.value for kind in changes),
         "borrowed": decision.counts.borrowed,
         "predicted_s": decision.chosen.makespan_s if decision.chosen else None,
-        "reasons": [{"code": reason.code.value, "text": reason.text} for reason in decision.reasons],
+        "reasons": [{"code": r.code.value, "text": r.text, "data": dict(r.data)} for r in decision.reasons],
         "steps": len(tick.plan.steps),
         **(context(tick.verdict) if tick.verdict else {}),
     }
