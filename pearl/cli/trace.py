@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pearl.cli.options import OutputFile, emit
 
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
     from pearl.sim.traces.recording import ReadOptions
 
 _FILE = click.Path(path_type=Path)
+_GPUS = click.IntRange(1, 65_536 * 64)
+"""GPUs of a trace: as many as its most nodes can have."""
+_RANDOM = {"seed": "--seed", "changes_per_hour": "--changes-per-hour", "burst": "--burst"}
+"""Options of `generate` that a square wave has no use for."""
 
 
 def duration(text: str) -> float:
-    """Seconds of `2h` or `150ms`; a number without a unit is refused."""
+    """Seconds of `2h` or `150ms`, up to the longest that a trace may hold; a number without a unit is refused."""
     from pearl.scenario.units import Dimension, parse_quantity
+    from pearl.sim.traces.reading import MAX_SECONDS
 
     try:
         seconds = parse_quantity(text, Dimension.TIME)
@@ -28,6 +34,8 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{text!r}: {e}") from None
     if seconds < 0:
         raise click.BadParameter(f"{text!r}: a time must not be negative")
+    if seconds > MAX_SECONDS:
+        raise click.BadParameter(f"{text!r}: a time of more than ten years")
     return seconds
 
 
@@ -92,7 +100,7 @@ def info(
 @click.option("--to", type=click.Choice(["csv"]), default="csv", show_default=True, help="Format to write.")
 @click.option("--start", type=duration, default="0s", help="Begin here.")
 @click.option("--length", type=duration, help="Take this much; all the rest else.")
-@click.option("--max-gpus", type=click.IntRange(min=1), help="Scale the curve so that its maximum is this.")
+@click.option("--max-gpus", type=_GPUS, help="Scale the curve so that its maximum is this.")
 @click.option("--out", type=OutputFile(), help="File to write; standard output else.")
 def convert(
     *,
@@ -119,7 +127,7 @@ def convert(
 
 @trace.command()
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--max-gpus", type=click.IntRange(min=1), required=True, help="GPUs when all are available.")
+@click.option("--max-gpus", type=_GPUS, required=True, help="GPUs when all are available.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--abundance", type=float, default=0.7, show_default=True, help="Mean share of the maximum, 0 to 1.")
 @click.option("--changes-per-hour", type=float, default=10.0, show_default=True, help="Mean rate of changes.")
@@ -128,7 +136,9 @@ def convert(
 @click.option("--grace", type=duration, default="30s", show_default=True, help="Notice before a reclaim.")
 @click.option("--oscillate", type=duration, help="A square wave of this period instead; abundance is its low share.")
 @click.option("--out", type=OutputFile(), help="File to write; standard output else.")
+@click.pass_context
 def generate(
+    ctx: click.Context,
     *,
     seed: int,
     max_gpus: int,
@@ -149,6 +159,8 @@ def generate(
         raise UsageError(f"--max-gpus {max_gpus} is not a multiple of --gpus-per-node {gpus_per_node}")
     max_nodes = max_gpus // gpus_per_node
     if oscillate is not None:
+        if ignored := [flag for name, flag in _RANDOM.items() if _is_given(ctx, name)]:
+            raise UsageError(f"{', '.join(ignored)}: a wave of --oscillate is not random; expected one or the other")
         if not 0 <= abundance <= 1:
             raise UsageError(f"--abundance {abundance:g}; expected 0 to 1")
         made = generator.oscillate(
@@ -201,6 +213,10 @@ def profile(
     fitted = workload(read, trajectories=trajectories, shape=Shape(shape), max_context_tokens=max_context)
     notes = "".join(f"# {' '.join(note.split())}\n" for note in (f"fitted to {file.name}", *read.notes))
     emit(notes + workload_text(fitted), out)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _options(grace_s: float, gpus_per_node: int) -> ReadOptions:

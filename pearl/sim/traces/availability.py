@@ -118,10 +118,12 @@ class AvailabilityTrace:
     def segment(self, start_s: float, length_s: float) -> AvailabilityTrace:
         """The trace as seen from `start_s` for `length_s`, with time 0 at `start_s`.
 
-        Nodes available at the start arrive at time 0; nodes already under notice are left out. Raises UsageError
-        where the segment does not lie inside the trace.
+        Nodes available at the start arrive at time 0; nodes already under notice are left out. An event at the end
+        belongs to the segment that begins there, or to this one where the trace ends as well. Raises UsageError where
+        the segment does not lie inside the trace.
         """
         end_s = start_s + length_s
+        last = end_s >= self.horizon_s * (1 - 1e-12)
         if not (0 <= start_s < end_s <= self.horizon_s * (1 + 1e-12)):
             raise UsageError(f"segment {start_s:g} to {end_s:g} s is not inside the trace of {self.horizon_s:g} s")
         present: dict[str, int] = {}
@@ -133,8 +135,8 @@ class AvailabilityTrace:
                         present[node] = event.gpus_per_node
                     else:
                         present.pop(node)
-            elif event.at_s < end_s:
-                inside.append(replace(event, at_s=event.at_s - start_s))
+            elif event.at_s < end_s or last:
+                inside.append(replace(event, at_s=min(event.at_s - start_s, length_s)))
         source = f"{self.source}[{start_s:g}s+{length_s:g}s]"
         start = tuple(_arrivals(present))
         return replace(self, events=(*start, *inside), horizon_s=length_s, source=source)
@@ -144,10 +146,12 @@ class AvailabilityTrace:
 
         Counts are scaled and rounded to whole nodes; nodes get new names, and the latest to arrive leave first.
         `grace_s` is that of every reclaim; None takes the largest of the trace. Raises UsageError unless `max_gpus`
-        is a positive multiple of `gpus_per_node`.
+        is a positive multiple of `gpus_per_node`, of MAX_NODES nodes at most.
         """
         if max_gpus < 1 or gpus_per_node < 1 or max_gpus % gpus_per_node:
             raise UsageError(f"{max_gpus} GPUs are not a positive multiple of {gpus_per_node} GPUs per node")
+        if max_gpus > MAX_NODES * gpus_per_node:
+            raise UsageError(f"{max_gpus} GPUs are more than {MAX_NODES} nodes of {gpus_per_node} have")
         steps = self.counts()
         peak = max(gpus for _, gpus in steps)
         factor = max_gpus / gpus_per_node / peak if peak else 0.0
@@ -180,8 +184,10 @@ class AvailabilityTrace:
     def windows(self, length_s: float) -> Iterator[tuple[float, AvailabilityStatistics]]:
         """Start and statistics of the whole windows of `length_s`, end to end; abundance against the trace's peak.
 
-        Raises UsageError for more than MAX_WINDOWS of them.
+        Raises UsageError for windows without length, and for more than MAX_WINDOWS of them.
         """
+        if not length_s > 0:
+            raise UsageError(f"windows of {length_s:g} s; expected a length above 0 s")
         if not length_s * MAX_WINDOWS >= self.horizon_s:
             raise UsageError(f"windows of {length_s:g} s: more than {MAX_WINDOWS} in {self.horizon_s:g} s")
         peak = max(gpus for _, gpus in self.counts())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from pearl.errors import InputError
 from pearl.sim.traces.availability import (
@@ -19,9 +20,20 @@ from pearl.sim.traces.availability import (
     Change,
     events_of_counts,
 )
+from pearl.sim.traces.reading import shown
 
 MAX_DRAWS = 5_000_000
 """Node draws that one trace may need; a few seconds of work."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "max_nodes": (1, MAX_NODES),
+    "abundance": (0, 1),
+    "changes_per_h": (0, 3600),
+    "horizon_s": (1, 366 * 86_400),
+    "gpus_per_node": (1, 64),
+    "grace_s": (0, 86_400),
+    "period_s": (1e-3, 366 * 86_400),
+}
+"""Least and largest value of each parameter; past these a unit is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +113,9 @@ def oscillate(
     range.
     """
     if not 0 <= low_nodes < high_nodes <= MAX_NODES:
-        raise InputError(f"low {low_nodes} and high {high_nodes} nodes; expected 0 <= low < high <= {MAX_NODES}")
-    if not (period_s > 0 and horizon_s > 0 and gpus_per_node >= 1 and grace_s >= 0):
-        raise InputError("period and horizon must be above 0 s, GPUs per node at least 1, grace not negative")
+        low, high = shown(low_nodes), shown(high_nodes)
+        raise InputError(f"low {low} and high {high} nodes; expected 0 <= low < high <= {MAX_NODES}")
+    _check_ranges(period_s=period_s, horizon_s=horizon_s, gpus_per_node=gpus_per_node, grace_s=grace_s)
     edges = int(horizon_s / (period_s / 2))
     if edges * (high_nodes - low_nodes) > MAX_ARRIVALS:
         raise InputError(f"{edges} edges of {high_nodes - low_nodes} nodes; expected at most {MAX_ARRIVALS} arrivals")
@@ -131,20 +143,21 @@ def _points_per_h(market: SpotMarket) -> float:
     return market.changes_per_h / shows if shows else math.inf
 
 
-def _check(market: SpotMarket) -> None:
-    limits = (
-        ("max_nodes", market.max_nodes, 1, MAX_NODES),
-        ("abundance", market.abundance, 0, 1),
-        ("changes_per_h", market.changes_per_h, 0, 3600),
-        ("horizon_s", market.horizon_s, 1, 366 * 86_400),
-        ("gpus_per_node", market.gpus_per_node, 1, 64),
-        ("grace_s", market.grace_s, 0, 86_400),
-    )
-    for name, value, low, high in limits:
+def _check_ranges(**values: float) -> None:
+    """Raise InputError for the first value outside its range of RANGES."""
+    for name, value in values.items():
+        low, high = RANGES[name]
         if not low <= value <= high:
-            raise InputError(f"{name} is {value:g}; expected {low} to {high}")
-    if not 0 < market.burst <= 1:
-        raise InputError(f"burst is {market.burst:g}; expected above 0 to 1")
+            found = shown(value) if isinstance(value, int) else f"{value:g}"
+            raise InputError(f"{name} is {found}; expected {low:g} to {high:g}")
+
+
+def _check(market: SpotMarket) -> None:
+    ranged = asdict(market)
+    burst = ranged.pop("burst")
+    _check_ranges(**ranged)
+    if not 0 < burst <= 1:
+        raise InputError(f"burst is {burst:g}; expected above 0 to 1")
     if market.changes_per_h and market.abundance in (0, 1):
         raise InputError(f"abundance {market.abundance:g} never changes; set changes_per_h to 0, or abundance between")
     draws = _points_per_h(market) * market.horizon_s / SECONDS_PER_HOUR * market.max_nodes

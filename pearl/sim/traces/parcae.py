@@ -28,6 +28,8 @@ def read_parcae(source: TraceText, options: ReadOptions) -> AvailabilityTrace:
         details = source.mapping(line, "the third element", row[2])
         duration_ms = source.number(line, "'duration'", details.get("duration", 0), high=MAX_SECONDS * MS_PER_S)
         horizon_s = max(horizon_s, (at_ms + duration_ms) / MS_PER_S)
+        if horizon_s > MAX_SECONDS:
+            raise source.error(line, "the trace is longer than ten years")
         change = _change(source, line, row[1])
         names = _names(source, line, details.get("nodes"))
         if change is None and names:
@@ -53,6 +55,11 @@ def _change(source: TraceText, line: int, kind: object) -> Change | None:
 
 def _names(source: TraceText, line: int, nodes: object) -> tuple[str, ...]:
     names = source.sequence(line, "'nodes'", nodes)
-    if not all(isinstance(name, str) and name for name in names):
+    if not all(isinstance(name, str) and name and _is_text(name) for name in names):
         raise source.error(line, "'nodes' holds something that is not a name", expected="an array of strings")
     return tuple(names)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written again: JSON can spell halves of characters, which no file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)

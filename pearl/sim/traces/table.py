@@ -33,6 +33,9 @@ def read_table(source: TraceText, _options: ReadOptions) -> AvailabilityTrace:
             raise source.error(line, "a row after 'end'", expected="'end' as the last row")
         if cells[1] == "end":
             end_s = source.number(line, "'at_s'", cells[0])
+            if any(cells[2:]):
+                expected = f"{cells[0]},end,,,"
+                raise source.error(line, f"'end' names more than its time: {shown(text)}", expected=expected)
             continue
         event = _event(source, line, cells)
         node = event.nodes[0]

@@ -66,6 +66,23 @@ def test_segment_starts_with_what_is_there_and_forgets_what_is_under_notice():
     assert STEPS.segment(2700, 900).events == (add(0.0, "b"),)
 
 
+def test_an_event_between_two_segments_is_in_the_second_and_one_at_the_end_in_the_last():
+    trace = AvailabilityTrace(events=(add(0.0, "a"), add(0.3, "b"), reclaim(0.7, "a")), horizon_s=0.7)
+    first, second = trace.segment(0.0, 0.3), trace.segment(0.3, 0.7 - 0.3)
+    assert first.events == (add(0.0, "a"),)
+    assert second.events == (add(0.0, "a", "b"), reclaim(0.7 - 0.3, "a"))
+    assert trace.segment(0.0, trace.horizon_s).events == trace.events
+
+
+@settings(deadline=None)
+@given(trace=traces(), share=st.floats(0.01, 0.99))
+def test_what_is_left_of_a_trace_ends_as_it_does(trace, share):
+    start_s = trace.horizon_s * share
+    rest = trace.segment(start_s, trace.horizon_s - start_s)
+    assert rest.gpus_at(rest.horizon_s) == trace.gpus_at(trace.horizon_s)
+    assert len(rest.counts()) <= 1 + sum(at_s > start_s for at_s, _ in trace.counts())
+
+
 @pytest.mark.parametrize(("start_s", "length_s"), [(-1, 10), (3000, 601), (0, 0), (0, -5), (math.nan, 1)])
 def test_segment_outside_the_trace_is_refused(start_s, length_s):
     with pytest.raises(UsageError, match="is not inside the trace of 3600 s"):

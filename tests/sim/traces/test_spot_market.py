@@ -50,6 +50,7 @@ def test_a_still_market_never_changes():
         ({"abundance": math.nan}, "abundance is nan"),
         ({"abundance": 1.0}, "never changes"),
         ({"max_nodes": 0}, "max_nodes is 0"),
+        ({"max_nodes": 10**400}, "max_nodes is a huge number; expected 1 to 65536"),
         ({"burst": 0}, "burst is 0"),
         ({"changes_per_h": -1}, "changes_per_h is -1"),
         ({"horizon_s": 0}, "horizon_s is 0"),

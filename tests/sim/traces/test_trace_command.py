@@ -10,10 +10,12 @@ from pearl.errors import InputError, UsageError
 from pearl.sim.traces.formats import read_availability
 from tests.sim.traces.trace_samples import KV_TABLE, OWN, PARCAE
 
+INSTANT = "at_s,event,node,gpus,grace_s\n0,add,a,1,\n"
+
 
 @pytest.fixture
 def files(tmp_path):
-    paths = {"own": OWN, "parcae": PARCAE, "agents": KV_TABLE}
+    paths = {"own": OWN, "parcae": PARCAE, "agents": KV_TABLE, "instant": INSTANT}
     for name, text in paths.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -46,7 +48,7 @@ def test_convert_cuts_scales_and_writes_whole_files(files):
     assert result.exit_code == 0
     assert result.output == ""
     assert read_availability(out).counts() == ((0.0, 4), (30.5, 2))
-    assert sorted(p.name for p in files.iterdir()) == ["agents", "out.csv", "own", "parcae"]
+    assert sorted(p.name for p in files.iterdir()) == ["agents", "instant", "out.csv", "own", "parcae"]
 
 
 def test_convert_to_standard_output_reads_back(files):
@@ -87,10 +89,26 @@ def test_profile_prints_a_workload(files):
         (("info", "{}/absent"), InputError, "cannot read"),
         (("convert", "{}/own", "--start", "1h"), UsageError, "is not inside the trace"),
         (("convert", "{}/own", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a positive multiple"),
-        (("info", "{}/own", "--window", "0s"), UsageError, "more than 10000"),
+        (("info", "{}/own", "--window", "0s"), UsageError, "expected a length above 0 s"),
+        (("info", "{}/instant", "--window", "0s"), UsageError, "expected a length above 0 s"),
+        (("info", "{}/own", "--window", "1ms"), UsageError, "more than 10000"),
         (("generate", "--max-gpus", "9", "--gpus-per-node", "2"), UsageError, "not a multiple"),
         (("generate", "--max-gpus", "9", "--abundance", "7"), InputError, "expected 0 to 1"),
         (("generate", "--max-gpus", "9", "--abundance", "7", "--oscillate", "1min"), UsageError, "expected 0 to 1"),
+        (("generate", "--max-gpus", "9", "--abundance", "nan", "--oscillate", "1h"), UsageError, "expected 0 to 1"),
+        (("generate", "--max-gpus", "9", "--oscillate", "1ns"), InputError, "period_s is 1e-09; expected 0.001 to"),
+        (("generate", "--max-gpus", "9", "--oscillate", "1ms"), InputError, "expected at most 1000000 arrivals"),
+        (("generate", "--max-gpus", "9", "--oscillate", "1h", "--grace", "9d"), InputError, "grace_s is 777600;"),
+        (("generate", "--max-gpus", "9", "--oscillate", "1h", "--horizon", "3000d"), InputError, "horizon_s is"),
+        (("generate", "--max-gpus", "9", "--oscillate", "1h", "--burst", "7"), UsageError, "--burst: a wave of"),
+        (
+            ("generate", "--max-gpus", "9", "--oscillate", "1h", "--changes-per-hour", "-5", "--seed", "1"),
+            UsageError,
+            "--seed, --changes-per-hour: a wave of --oscillate is not random",
+        ),
+        (("generate", "--max-gpus", "65537"), InputError, "max_nodes is 65537; expected 1 to 65536"),
+        (("generate", "--max-gpus", "65537", "--oscillate", "1h"), InputError, "expected 0 <= low < high <= 65536"),
+        (("convert", "{}/own", "--max-gpus", "65537"), UsageError, "65537 GPUs are more than 65536 nodes of 1 have"),
     ],
 )
 def test_misuse_is_one_clear_error(files, arguments, error, message):
@@ -113,6 +131,27 @@ def test_a_time_needs_a_unit_and_must_not_be_negative(files, value):
     result = invoke("info", files / "own", f"--grace={value}")
     assert result.exit_code == 2
     assert "Invalid value for '--grace'" in result.output
+
+
+@pytest.mark.parametrize("option", ["--grace", "--start", "--length"])
+def test_a_time_past_what_a_trace_can_hold_is_refused(files, option):
+    result = invoke("convert", files / "own", option, "20000d")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': '20000d': a time of more than ten years" in result.output
+
+
+@pytest.mark.parametrize("command", ["generate", "convert"])
+def test_a_number_of_gpus_has_a_limit(files, command):
+    result = invoke(command, *([files / "own"] if command == "convert" else []), "--max-gpus", "9" * 400)
+    assert result.exit_code == 2
+    assert "is not in the range 1<=x<=4194304" in result.output
+
+
+def test_convert_keeps_an_event_at_the_traces_end(files):
+    (files / "bamboo").write_text("0,add,a\n9000,add,b\n")
+    whole, rest = (invoke("convert", files / "bamboo", *part).output for part in ((), ("--start", "1s")))
+    assert "9.0,add,b,1," in whole.splitlines()
+    assert "8.0,add,b,1," in rest.splitlines()
 
 
 @pytest.mark.parametrize("command", [("generate", "--max-gpus", 4), ("convert", "own"), ("profile", "agents")])
