@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pearl.core.cluster import ClusterState, Status
@@ -142,7 +142,8 @@ class Decider:
         self._noted = _Noted(tick=tick, now_s=now_s, changes=changes)
 
     def _decided(self, number: int, event: Event, policy: Policy, noted: _Noted, began_s: float) -> None:
-        tick = noted.tick
+        # What is only looked at is not carried out: a switch decided on again is no plan that goes on.
+        tick = replace(noted.tick, repeats=False) if self.shadow else noted.tick
         if tick.verdict is not None:
             state = tick.verdict.posed.situation.state
             self.left_alone = any(worker.status is Status.TRANSITIONING for worker in state.workers)
