@@ -263,7 +263,7 @@ def test_it_is_stopped_with_its_workers(bench: Bench) -> None:
         async with bench.running(stopped=False) as client:
             await until(_serving(1), client)
             await asyncio.to_thread(client.stop, workers=True)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         await asyncio.to_thread(client.state)

@@ -235,6 +235,7 @@ def test_the_larger_model_has_the_trajectories_fitted_for_the_smaller_but_for_tu
     assert replace(large.turns, mean=0) == replace(small.turns, mean=0)
 
 
+@pytest.mark.slow
 def test_only_contenders_get_more_batches_and_the_best_of_all_is_one() -> None:
     world = load_model("qwen3-8b")
     found = select(SelectionKey(model="qwen3-8b", workers=4, batches=3))
