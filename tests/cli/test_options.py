@@ -33,6 +33,12 @@ def test_what_is_no_time_is_refused(text, said):
         Seconds().convert(text, None, None)
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "1e308", "0.5"])
+def test_decisions_cannot_come_at_no_time_or_without_end(capsys, text):
+    assert run(["simulate", "small-4gpu", "--tick", text]) == 2
+    assert "Invalid value for '--tick'" in capsys.readouterr().err
+
+
 def test_a_time_has_a_least_value_where_one_is_set():
     assert Seconds(least=1).convert("1s", None, None) == 1
     with pytest.raises(click.BadParameter):

@@ -221,3 +221,12 @@ def test_help_and_readme_name_every_exit_code(capsys):
         found = dict(entry.rstrip(".").split(" ", 1) for entry in listed)
         assert list(found) == [str(code) for code in EXIT_CODES]
         assert all(found[str(code)].startswith(meaning) for code, meaning in EXIT_CODES.items())
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pearl", "--version"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
