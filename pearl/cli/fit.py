@@ -124,5 +124,7 @@ def _engine_document(profile: EngineProfile, sources: str) -> str:
 
 def _engine_section(profile: EngineProfile, sources: str) -> str:
     """The profile's `spec:` as the `engine:` of a scenario."""
+    from pearl.scenario.profile_text import plain
+
     _, spec = _engine_document(profile, sources).split("\nspec:\n")
-    return f"engine:\n  name: {profile.name}\n{spec}"
+    return f"engine:\n  name: {plain(profile.name)}\n{spec}"

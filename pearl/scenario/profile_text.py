@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pearl.core.engine import EngineProfile, FitError, Saturation
+from pearl.documents import parse_document, plain_scalar
+from pearl.errors import Fault, InputError, ScenarioError
+from pearl.scenario.checked import validate_filled
+from pearl.scenario.engine_schema import ProfileDocument
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
+_PLAIN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What needs no quotes, unless it is a number or a boolean."""
+
 
 def profile_text(profile: EngineProfile, *, description: str, derivation: Mapping[str, str]) -> str:
-    """YAML of kind EngineProfile; reading it back gives `profile` to the digits that a fit keeps."""
-    return "\n".join([*_head(profile, description), *_spec(profile), *_derivation(derivation), ""])
+    """YAML of kind EngineProfile; reading it back gives `profile` to the digits that a fit keeps.
+
+    Raises InputError where no profile file may say so: a name with spaces, more KV memory than any GPU has.
+    """
+    text = "\n".join([*_head(profile, description), *_spec(profile), *_derivation(derivation), ""])
+    try:
+        document = parse_document(text, file=profile.name, error=ScenarioError)
+        validate_filled(ProfileDocument, document)
+    except ScenarioError as e:
+        message = f"no profile can be written of {profile.model!r} on {profile.gpu!r}: "
+        raise InputError([Fault(message=f"{message}{fault.message}", hint=fault.hint) for fault in e.faults]) from None
+    return text
 
 
 def _head(profile: EngineProfile, description: str) -> Iterator[str]:
     yield "apiVersion: pearl.dev/v1alpha1"
     yield "kind: EngineProfile"
     yield "metadata:"
-    yield f"  name: {profile.name}"
+    yield f"  name: {plain(profile.name)}"
     yield f"  description: {_quoted(description)}"
 
 
@@ -26,7 +44,7 @@ def _spec(profile: EngineProfile) -> Iterator[str]:
     prefill, decode, transfer = profile.prefill, profile.decode, profile.transfer
     yield "spec:"
     yield f"  model: {_quoted(profile.model)}"
-    yield f"  gpu: {profile.gpu}"
+    yield f"  gpu: {plain(profile.gpu)}"
     yield f"  tensor_parallel: {profile.tensor_parallel}"
     yield f"  prefill: {{p0: {_time(prefill.p0_s)}, p1: {_time(prefill.p1_s)}, p2: {_time(prefill.p2_s)}}}"
     yield "  decode:"
@@ -75,6 +93,16 @@ def _time(seconds: float) -> str:
     return f"{seconds / size:.6g} {unit}"
 
 
+def plain(text: str) -> str:
+    """The text without quotes, where YAML reads it as the same text."""
+    return text if _PLAIN.fullmatch(text) and plain_scalar(text) == text else _quoted(text)
+
+
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    if character in '\\"':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

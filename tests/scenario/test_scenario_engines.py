@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_is_one_clear_error(tmp_path: Path):
         ("{", "not JSON"),
         ('{"m": {"pre": {}}}', "not a step-time table"),
         ('{"m": {"pre": {"1": [-1, 1]}, "pfx": {}, "dec": {}}}', "is no step time"),
-        ('{"m": {"pre": {"1": [1, 1]}, "pfx": {"1": 1}, "dec": {}}}', "not a step-time table"),
+        ('{"m": {"pre": {"1": [1, 1]}, "pfx": {"1": 1}, "dec": {}}}', "is no prefill after cached"),
         ('{"m": {"pre": {"512": [1, 1]}, "pfx": {}, "dec": {}}}', "too few points"),
     ],
 )

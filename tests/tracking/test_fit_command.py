@@ -56,6 +56,23 @@ def test_the_engine_part_is_a_profile_file(recorded: Path, tmp_path: Path) -> No
     assert profile.fit.source == "telemetry"
 
 
+@pytest.mark.parametrize("name", ["123", "true"])
+def test_a_name_that_yaml_would_take_for_something_else_reads_back(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(["fit", str(recorded), "--name", name]) == 0
+    scenario = tmp_path / "scenario.yaml"
+    out = capsys.readouterr().out
+    scenario.write_text(HEAD + "".join(f"  {line}\n" for line in out.splitlines()), encoding="utf-8")
+    assert load_scenario(scenario).engine.name == name
+
+
+@pytest.mark.parametrize("name", ["a: b", "x\ny", "m" * 129])
+def test_a_name_that_no_profile_has_is_refused(recorded: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert run(["fit", str(recorded), "--name", name, "--prior", "qwen3-8b-h200"]) == 2
+    assert "metadata.name" in capsys.readouterr().err
+
+
 def test_the_workload_part_needs_no_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "turns.jsonl"
     path.write_text("".join(telemetry_lines(batch(0))), encoding="utf-8")
