@@ -16,9 +16,10 @@ SHOWN_OF_NAME = 32
 def write_whole(path: Path, data: str | bytes) -> None:
     """Write text as UTF-8, or bytes; a file that was there stays until the new one is complete.
 
-    What is not a regular file (a pipe, a terminal) is written to directly. Raises InputError where it cannot be done.
+    What is not a regular file (a pipe, a terminal) is written to directly. A byte of a file's name that is no UTF-8 is
+    written as the escape that JSON has for it, and so read back as the same. Raises InputError where it cannot be done.
     """
-    raw = data.encode("utf-8") if isinstance(data, str) else data
+    raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     try:
         _write(path.resolve(), raw)
     except OSError as e:

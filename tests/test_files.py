@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import threading
@@ -36,6 +37,12 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_name_of_any_file_can_be_written_down(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.yaml")
+    write_whole(tmp_path / "result.json", json.dumps({"scenario": name}, ensure_ascii=False))
+    assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8")) == {"scenario": name}
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127])

@@ -133,6 +133,13 @@ def test_a_time_needs_a_unit_and_must_not_be_negative(files, value):
     assert "Invalid value for '--grace'" in result.output
 
 
+def test_a_trace_whose_name_is_no_text_is_written_and_read_back(files):
+    name = files / os.fsdecode(b"caf\xe9.csv")
+    name.write_text(OWN)
+    assert invoke("convert", name, "--out", files / "out.csv").exit_code == 0
+    assert read_availability(files / "out.csv").events == read_availability(name).events
+
+
 @pytest.mark.parametrize("option", ["--grace", "--start", "--length"])
 def test_a_time_past_what_a_trace_can_hold_is_refused(files, option):
     result = invoke("convert", files / "own", option, "20000d")
