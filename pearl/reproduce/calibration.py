@@ -108,6 +108,13 @@ class TargetSpec(Spec):
     """Where it comes from, or why its tolerance is wide."""
 
 
+def _some(targets: tuple[TargetSpec, ...]) -> tuple[TargetSpec, ...]:
+    """At least one, asked for once each holds: `min_length` does not count those with a fault of their own."""
+    if not targets:
+        raise ValueError("expected a target at least")
+    return targets
+
+
 class CalibrationSpec(Spec):
     """What is fitted to what."""
 
@@ -117,7 +124,7 @@ class CalibrationSpec(Spec):
     """Batches per pool; every candidate meets the same ones."""
     parameters: Annotated[Mapping[Name, ParameterSpec], Field(min_length=1, max_length=10)]
     """The free numbers, ten at most: with more, any figures can be met."""
-    targets: Annotated[tuple[TargetSpec, ...], Field(min_length=1)]
+    targets: Annotated[tuple[TargetSpec, ...], AfterValidator(_some)]
     """The figures, cheapest to simulate first: a hopeless candidate is given up on the way."""
 
 

@@ -164,7 +164,15 @@ def test_a_range_in_which_nothing_changes_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", [{"tolerance": 1e-300}, {"value": 1e300}, {"value": -1e300}, {"tolerance": 1e300}])
 def test_a_figure_whose_error_cannot_be_squared_is_refused(tmp_path: Path, target: dict[str, object]) -> None:
-    assert any(str(next(iter(target))) in fault for fault in faults_of(write(tmp_path, SPEED, **target)))
+    (fault,) = faults_of(write(tmp_path, SPEED, **target))
+    assert f"spec.targets.0.{next(iter(target))}: " in fault
+
+
+def test_a_calibration_to_nothing_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, SPEED)
+    path.write_text(path.read_text().partition("  targets:")[0] + "  targets: []\n")
+    with pytest.raises(ScenarioError, match=r"spec\.targets: expected a target at least"):
+        load_calibration(path)
 
 
 @pytest.mark.parametrize("name", shipped_scenarios())
