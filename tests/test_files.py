@@ -67,6 +67,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_writers_of_one_file_do_not_disturb_one_another(tmp_path: Path) -> None:
     path = tmp_path / "f"
 

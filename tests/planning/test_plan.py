@@ -156,6 +156,7 @@ def lowest_service(state: ClusterState, steps: tuple[Step, ...]) -> Service:
     return min((service(serving(s)) for s in prefixes(state, steps)), default=Service.WHOLE)
 
 
+@pytest.mark.slow
 @given(case=cases(max_workers=6, modes=PURE_MODES))
 @settings(max_examples=200, deadline=None)
 def test_no_other_order_of_role_changes_serves_more(case: Case) -> None:

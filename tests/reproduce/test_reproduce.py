@@ -203,6 +203,7 @@ def test_every_policy_of_the_rows_loads() -> None:
         assert find_policy(name).name == name
 
 
+@pytest.mark.slow
 def test_a_run_repeats_and_borrowing_helps_a_small_pool() -> None:
     key = RunKey(model="qwen3-8b", policy="pearl", rollout_gpus=4, seed=0, horizon_s=1800)
     found = simulate_run(key)

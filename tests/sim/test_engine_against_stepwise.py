@@ -21,12 +21,14 @@ def assert_agree(batch, profile, counts: Counts) -> None:
     assert fast.tally.decode_steps == slow.decode_steps
 
 
+@pytest.mark.slow
 @given(batch=batches, profile=tight_profiles, workers=st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
 def test_colocated(batch, profile, workers):
     assert_agree(batch, profile, Counts(colocated=workers))
 
 
+@pytest.mark.slow
 @given(batch=batches, profile=tight_profiles)
 @settings(max_examples=25, deadline=None)
 def test_disaggregated(batch, profile):

@@ -26,7 +26,7 @@ MODEL_SOLVERS = (
     "mathopt",
     "mathopt:gscip",
     "mathopt:cpsat",
-    "pyomo",
+    pytest.param("pyomo", marks=pytest.mark.slow),
     pytest.param("pyomo:scip_direct", marks=pytest.mark.slow),
     "scip",
     TEMPLATE,
