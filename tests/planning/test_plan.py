@@ -74,6 +74,7 @@ def serving(state: ClusterState) -> Counter[Role]:
     return Counter(w.role for w in state.workers if w.status is Status.ACTIVE and w.role is not Role.INACTIVE)
 
 
+@pytest.mark.slow
 @given(case=cases(max_workers=6))
 @settings(max_examples=200, deadline=None)
 def test_no_plan_for_the_same_counts_changes_fewer(case: Case) -> None:

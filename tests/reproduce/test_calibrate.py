@@ -70,6 +70,7 @@ def planted(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_planted_parameters_come_back(planted: Path) -> None:
     found = calibrate(load_calibration(planted), budget=300, seed=3)
     assert found.parameters["output"] == pytest.approx(240, rel=0.05)
@@ -78,6 +79,7 @@ def test_planted_parameters_come_back(planted: Path) -> None:
     assert loss_of(found.calibration, found.parameters) == pytest.approx(found.loss)
 
 
+@pytest.mark.slow
 def test_the_result_depends_on_the_seed_and_not_on_the_number_of_processes(planted: Path) -> None:
     calibration = load_calibration(planted)
     alone = calibrate(calibration, budget=30, seed=1)
