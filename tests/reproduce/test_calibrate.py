@@ -13,7 +13,7 @@ import yaml
 from pearl.cli.main import run
 from pearl.errors import ScenarioError
 from pearl.reproduce.bench import Bench
-from pearl.reproduce.calibration import load_calibration
+from pearl.reproduce.calibration import Calibration, load_calibration
 from pearl.reproduce.fit import calibrate, loss_of, met
 from pearl.reproduce.fitted import read_values
 from pearl.reproduce.measures import PrefillTokenShare, PromptTokenShare, parse_pool
@@ -198,6 +198,19 @@ def test_the_prompts_share_counts_whole_contexts_and_the_computed_share_what_was
     share = PromptTokenShare(kind="prompt_token_share", pool=pool, batch=6).read(bench)
     assert share == prompts / (prompts + outputs)
     assert PrefillTokenShare(kind="prefill_token_share", pool=pool, batch=6).read(bench) < share
+
+
+def test_two_gpus_a_worker_are_held_to_the_targets_of_one() -> None:
+    one = calibration_of("qwen3-30b-a3b")
+    two = load_calibration(FOLDER.parents[2] / "benchmarks" / "calibrations" / "two-gpus.calibration.yaml")
+    assert two.base.engine.tensor_parallel == 2 * one.base.engine.tensor_parallel
+    assert two.base.workload == one.base.workload
+
+    def figures(calibration: Calibration) -> list[tuple[str, float, float]]:
+        return [(target.name, target.value, target.tolerance) for target in calibration.spec.targets]
+
+    assert figures(two) == figures(one)
+    assert two.spec.seeds == one.spec.seeds
 
 
 def test_the_calibration_knows_no_held_out_row() -> None:
