@@ -86,7 +86,6 @@ def simulate(
     name are called by their files. Every input and output is checked before the first run.
     """
     from pearl.errors import UsageError
-    from pearl.report.simulation import study_csv, study_data, study_text, study_warnings
     from pearl.scenario.load import load_scenario
     from pearl.sim.study import RunSpec, prepare
 
@@ -120,6 +119,12 @@ def simulate(
         runs = _run(ready, jobs or os.cpu_count() or 1, ray_address)
     for run in runs:
         _write_pictures(run, log, timeline, several=len(runs) > 1)
+    _report(runs, csv_path, format, output)
+
+
+def _report(runs: Sequence[Run], csv_path: Path | None, format: Format, output: Path | None) -> None:
+    from pearl.report.simulation import study_csv, study_data, study_text, study_warnings
+
     for warning in study_warnings(runs):
         click.echo(f"warning: {warning}", err=True)
     if csv_path is not None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pearl.core.distribution import Distribution, Family
 from pearl.errors import Fault
 from pearl.scenario.units import Dimension
 
-FactT = TypeVar("FactT")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FactT = TypeVar("FactT", bound="DataclassInstance")
 
 _RENAMED = {"kv_transfer": "transfer", "bandwidth": "bandwidth_bytes_per_s"}
 """Keys whose facts have another name, beyond a unit in seconds."""
@@ -74,7 +77,7 @@ def changed(fact: FactT, names: Sequence[str], value: float, *, factor: bool) ->
     else:
         new = old * value if factor else value
         new = round(new) if isinstance(old, int) and math.isfinite(new) else new
-    return replace(fact, **{names[0]: new})  # type: ignore[type-var]  # every fact is a dataclass
+    return replace(fact, **{names[0]: new})
 
 
 def key_of(name: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,11 +17,11 @@ from pearl.live.control.documents import decision_document
 from pearl.report.document import result_document
 from pearl.report.text import result_text
 
+FORECAST = ForecastValue(name="w", source="overlap_window", value=153.2, age_s=40.0, stale=False, samples=8)
 
-def reported(**fields: object) -> str:
-    settings: dict[str, object] = {"name": "w", "source": "overlap_window", "value": 153.2, "age_s": 40.0}
-    settings |= {"stale": False, "samples": 8} | fields
-    return ForecastReport(value=ForecastValue(**settings), unit="s").text()  # type: ignore[arg-type]
+
+def reported(**fields: Any) -> str:
+    return ForecastReport(value=replace(FORECAST, **fields), unit="s").text()
 
 
 def test_a_forecast_has_its_unit_its_source_and_the_age_of_its_newest_sample():
